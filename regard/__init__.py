@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Where each name lives. Imported when first asked for: `import regard` and `regard --help` need no torch.
+# Where each name is defined. Imported at first use: `import regard` and `regard --help` need no torch.
 _HOMES = {
     "train": "training.build",
     "load": "runs.load",

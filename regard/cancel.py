@@ -1,5 +1,5 @@
-"""Cancellation: work that nobody waits for ends before the next call of a module, or while it waits for a
-child process. Work can also pause there."""
+"""Cancellation: work whose result is not needed ends before the next call of a module, or while it waits for
+a child process. Work can also pause there."""
 
 import math
 import threading
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-POLL = 0.05  # seconds between two looks at whether work that waits was cancelled
+POLL = 0.05  # seconds between two checks whether waiting work was cancelled
 _event: ContextVar[threading.Event | None] = ContextVar("cancellation", default=None)
 _pause: ContextVar[Callable[[], None] | None] = ContextVar("pause", default=None)
-_lock: ContextVar["CancellableLock | None"] = ContextVar("lock", default=None)  # that the present work holds
+_lock: ContextVar["CancellableLock | None"] = ContextVar("lock", default=None)  # held by the present work
 
 
 class Cancelled(BaseException):
-    """The work was cancelled. It is no Exception, so that nothing takes it for a failure and goes on."""
+    """The work was cancelled. Not an Exception, so that no handler of failures catches it and continues."""
 
 
 @contextmanager
 def cancelled_by(event: threading.Event) -> Iterator[None]:
-    """Cancel what runs in this block, also in threads that inherit its context, once the event is set."""
+    """Cancel the work in this block, also in threads that inherit its context, once the event is set."""
     token = _event.set(event)
     try:
         yield
@@ -35,7 +35,7 @@ def cancelled_by(event: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def paused_by(pause: Callable[[], None]) -> Iterator[None]:
-    """Call `pause` wherever the work in this block could be cancelled: it may wait for others."""
+    """Call `pause` at every point where the work in this block could be cancelled: it may wait for others."""
     token = _pause.set(pause)
     try:
         yield
@@ -44,7 +44,7 @@ def paused_by(pause: Callable[[], None]) -> Iterator[None]:
 
 
 def check_cancelled(*_: object) -> None:
-    """Raise Cancelled if the present work was cancelled. Arguments, those of a hook, are ignored."""
+    """Raise Cancelled if the present work was cancelled. The arguments, of a hook, are ignored."""
     if (pause := _pause.get()) is not None:
         pause()
     event = _event.get()
@@ -63,7 +63,7 @@ def make_cancellable(module: "nn.Module") -> None:
 
 
 class CancellableLock:
-    """A lock that cancelled work does not wait for. Giving it up cancels the work that has it or waits."""
+    """A lock that cancelled work does not wait for. Abandoning it cancels the work that has it or waits."""
 
     def __init__(self) -> None:
         self.lock, self.given_up = threading.Lock(), False

@@ -16,7 +16,7 @@ STEPS = 400
 
 
 def demo(out: str | None = None, look: bool = False) -> Model:
-    """Train, ask and draw; print what to try next to standard error. `look`: with the page open."""
+    """Train, ask and draw; print suggestions to standard error. `look`: with the page open."""
     folder = Path(out) if out else free_folder(Path("runs/demo"))
     model = train("chat", out=folder, steps=STEPS, look=QUESTION if look else False)
     answer = model.ask(QUESTION)
@@ -37,7 +37,7 @@ def draw_attention(model: Model, question: str, answer: str) -> str:
 
 
 def next_steps(folder: Path) -> str:
-    """Return commands to try next, as they can be typed here."""
+    """Return commands to try next, for this shell."""
     name = sys.argv[0] if Path(sys.argv[0]).name == "regard" and not shutil.which("regard") else "regard"
     commands = {
         f"ask {folder}": "chat with it; Ctrl-D ends",

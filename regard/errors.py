@@ -1,11 +1,11 @@
-"""The error for wrong input, so that the command line can tell users' mistakes from bugs."""
+"""The error for wrong input, so that the command line can distinguish users' mistakes from bugs."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Wrong input. One line says where it is (file and line, or key), what is wrong and how to fix it."""
+    """Wrong input. One line with the place (file and line, or key), the problem and the fix."""
 
 
 def suggest(word: str, known: Iterable[str], section: str = "") -> str:
@@ -21,11 +21,11 @@ def first_line(error: BaseException) -> str:
 
 
 def os_reason(error: OSError) -> str:
-    """Return what the operating system says, such as "Permission denied"."""
+    """Return the operating system's message, such as "Permission denied"."""
     return error.strerror or first_line(error)
 
 
 def shorten(value: object) -> str:
-    """A value as one line of at most 80 characters."""
+    """Format a value in one line of at most 80 characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= 80 else text[:77] + "..."

@@ -20,12 +20,12 @@ FOURTH = 3500.0  # Hz: the fourth formant, which hardly moves
 
 
 class Phone(NamedTuple):
-    """What a mouth does at one moment of a word."""
+    """The state of the mouth at one moment of a word."""
 
     formants: tuple[float, float, float]  # Hz, of a man's voice; Peterson & Barney 1952
     voice: float  # loudness of the pulses
     noise: float  # loudness of the noise
-    band: tuple[float, float]  # where the noise is, and how wide: Hz
+    band: tuple[float, float]  # the centre and the width of the noise: Hz
     seconds: float
 
 
@@ -71,7 +71,7 @@ class Voice:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> "Voice":
-        """A voice of any pitch, from deep to a child's; high voices have higher formants, by and large."""
+        """A voice of any pitch, from deep to a child's; high voices usually have higher formants."""
         height = rng.random()
         return cls(
             pitch=90 * 3**height,
@@ -95,7 +95,7 @@ def say(word: str, voice: Voice, rng: np.random.Generator) -> np.ndarray:
     inside = (times > before) & (times < before + seconds.sum())  # (T)
 
     def track(values: list[float]) -> np.ndarray:
-        """A value for each frame, from those in the middle of the phones."""
+        """A value for each frame, interpolated between the middles of the phones."""
         return np.interp(times, centres, np.array(values) * rng.uniform(0.96, 1.04, len(values)))
 
     tilt = rng.uniform(-0.2, 0.1)  # pitch falls towards the end, or rises

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 RATE = 16_000  # samples a second
 WINDOW = 400  # samples of a frame: 25 ms
 HOP = 160  # samples from one frame to the next: 10 ms
-FRAMES = 8  # a spectrogram has a multiple of so many frames, so that it divides into patches
+FRAMES = 8  # a spectrogram has a multiple of this many frames, so that it divides into patches
 RANGE = 8.0  # orders of magnitude of power below the loudest: 80 dB
-SILENCE = -2.0  # log10 power: what is nowhere louder is not amplified
+SILENCE = -2.0  # log10 power: recordings below it are not amplified
 LINEAR = 1000.0  # Hz, up to which mels are linear; above, they are logarithmic
 MELS_PER_HZ = 3 / 200
 MELS_PER_LOG = 27 / math.log(6.4)
@@ -68,14 +68,14 @@ def spectrogram(samples: Tensor, mels: int) -> Tensor:
 
 
 def attention_mask(pixels: Tensor, patch: int, first: bool) -> Tensor:
-    """Which patches of so many frames are no padding, after a `first` token for all if there is one:
+    """The mask of patches that are not padding, after a `first` token for the whole if there is one:
     spectrograms (B, 1, M, T) -> (B, T / patch) or one more."""
     frames = (pixels > 0).flatten(1, 2).any(1)  # (B, T)
     return F.pad(frames.unflatten(1, (-1, patch)).any(2), (int(first), 0), value=True)
 
 
 def resample(samples: Tensor, rate: int) -> Tensor:
-    """Samples (N) at another rate, as at RATE: what both can hold of the spectrum stays as it is."""
+    """Resample (N) samples to RATE: the part of the spectrum that both rates can represent is unchanged."""
     count = max(1, round(len(samples) * RATE / rate))
     if count == len(samples):
         return samples

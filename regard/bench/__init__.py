@@ -1,4 +1,4 @@
-"""Measure the speed of training, writing and serving on this machine, next to the libraries that are there.
+"""Measure the speed of training, writing and serving on this machine, next to installed libraries.
 
 The libraries run in turns, under the same conditions. Don't compare times from different machines.
 """

@@ -1,4 +1,4 @@
-"""Clients of `regard serve` in a process of their own.
+"""Clients of `regard serve` in a separate process.
 
     python client.py PORT FIRST:END TOKENS PROMPT
 
@@ -24,7 +24,7 @@ async def ask(
         raise RuntimeError(status.decode())
     tail = await reader.read(2**16)
     first = time.monotonic() - begin
-    while b"[DONE]" not in tail:  # what it says is not looked at: the server is measured, not this process
+    while b"[DONE]" not in tail:  # the text is not examined: the server is measured, not this process
         more = await reader.read(2**16)
         if not more:
             raise EOFError("the server closed the connection")

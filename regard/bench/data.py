@@ -1,4 +1,4 @@
-"""Files to train on: folders of JPEGs and of recordings, whose content does not matter to the speed."""
+"""Files to train on: folders of JPEGs and of recordings, whose content does not affect the speed."""
 
 import wave
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Run folders with random weights, for what is measured through `regard.load` and `regard serve`."""
+"""Run folders with random weights, for measurements through `regard.load` and `regard serve`."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from regard.text.tokenizer_kinds import train_tokenizer
 
 
 def write_run(folder: Path, model: torch.nn.Module, task: Task[Any, Any, Any], name: str) -> Path:
-    """No answer ends before it has all the tokens that were asked for."""
+    """Write a run whose answers never end before the requested number of tokens."""
     begin(folder, model, task, recipe.read(name))
     write_tensors(folder / WEIGHTS, dict(model.state_dict()))
     tokenizer = task.tokenizer
@@ -28,13 +28,13 @@ def write_run(folder: Path, model: torch.nn.Module, task: Task[Any, Any, Any], n
 
 
 def letters(count: int) -> str:
-    """As many different characters."""
+    """Return `count` different characters."""
     ranges = (range(0x3400, 0x4DB6), range(0x4E00, 0x9FA6), range(0xAC00, 0xD7A4), range(0x20000, 0x23000))
     return "".join(chr(c) for part in ranges for c in part)[:count]
 
 
 def gpt_run(folder: Path, size: str, vocab: int) -> tuple[Path, str]:
-    """A GPT with a token for each of so many characters; and these characters, to ask with."""
+    """A GPT with a token for each of `vocab` characters; and these characters, to ask with."""
     text = letters(vocab - len(Write.specials) - 1)
     tokenizer = train_tokenizer("char", [text], vocab, Write.specials)
     torch.manual_seed(0)

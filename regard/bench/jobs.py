@@ -1,4 +1,4 @@
-"""What `regard bench` measures: writing, beams, serving, and training of each family."""
+"""The measurements of `regard bench`: writing, beams, serving, and training of each family."""
 
 import itertools
 from collections.abc import Callable
@@ -32,7 +32,7 @@ SIZES = {  # preset: vocabulary, batch size of a training step
 BATCHES = 1, 16  # texts generated at once
 STREAMS = 16  # clients of the server
 PEER = "transformers"
-FAMILIES = {  # recipe: what is read, in words, where that is not built in
+FAMILIES = {  # recipe: its data, in words, if they are not built in
     "translate": "",
     "fill": "",
     "restore": "",

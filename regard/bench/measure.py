@@ -1,4 +1,4 @@
-"""Measure contenders in turns: rates, memory, and shares of what the device can do."""
+"""Measure contenders in turns: rates, memory, and shares of the device's peaks."""
 
 import statistics
 import tempfile
@@ -21,12 +21,12 @@ from regard.training.trainer import Trainer
 
 WARMUP = 12  # steps before training is measured
 T = TypeVar("T")
-Job = Callable[[], dict[str, float]]  # runs once; returns how many units it did as "count", and other figures
+Job = Callable[[], dict[str, float]]  # runs once; returns the number of units as "count", and other figures
 
 
 @dataclass
 class Options:
-    """What all rows need to know."""
+    """The options of all rows."""
 
     device: torch.device
     data: Path | None = None  # a folder with multi30k/ and tinyshakespeare/
@@ -52,10 +52,10 @@ class Row:
     """Contenders by name, ours first, and the unit that they are compared by."""
 
     unit: str
-    contenders: dict[str, Callable[[], Job]]  # builds what is measured
+    contenders: dict[str, Callable[[], Job]]  # builds the job to measure
     note: str = ""
     flops: float | None = None  # operations for a unit
-    bytes: float | None = None  # that have to be read for a unit
+    bytes: float | None = None  # bytes that have to be read for a unit
 
 
 def memory_copied(device: torch.device) -> float:
@@ -72,13 +72,13 @@ def memory_copied(device: torch.device) -> float:
 
 
 def run(job: Job, options: Options) -> tuple[float, dict[str, float]]:
-    """Run a job for the time of a repetition, but once at least; return its rate and other figures."""
+    """Run a job for the time of a repetition, at least once; return its rate and other figures."""
     synchronize(options.device)
     start = time.perf_counter()
     figures = job()
     synchronize(options.device)
     count, seconds = figures.pop("count"), figures.pop("seconds", None)
-    if seconds is not None:  # it has a clock of its own
+    if seconds is not None:  # it has its own clock
         return count / seconds, figures
     for _ in range(round(options.seconds / (time.perf_counter() - start)) - 1):
         count += job()["count"]
@@ -110,7 +110,7 @@ def measure(
             failed[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
             continue
         jobs[name], held[name] = job, (torch.cuda.memory_allocated() if cuda else 0) - before
-        # What a CUDA graph uses counts while it is captured, and not when it is replayed.
+        # The memory of a CUDA graph counts while it is captured, not when it is replayed.
         peaks[name] = (torch.cuda.max_memory_allocated() if cuda else 0) - before
         results[name] = {"start_s": round(time.perf_counter() - start, 1), "rates": []}
     ready()

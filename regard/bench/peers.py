@@ -1,4 +1,4 @@
-"""What other libraries are measured on: models of the same sizes, compiled, trained with AdamW.
+"""The models of other libraries: of the same sizes, compiled, trained with AdamW.
 
 Data are ready on the device, unless the peer's own loop reads them.
 """
@@ -109,7 +109,7 @@ def hf_write(
 def gptfast_write(
     shape: dict[str, Any], vocab: int, streams: int, length: int, new: int, options: Options
 ) -> Callable[[], float]:
-    """gpt-fast's `generate` on a Llama of GPT-2's sizes, since it knows no other models.
+    """gpt-fast's `generate` on a Llama of GPT-2's sizes, since it has no other models.
 
     Its gated feed-forward of width 8/3 has as many weights as GPT-2's of width 4; its output layer is not
     tied to the embedding.

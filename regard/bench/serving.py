@@ -1,4 +1,4 @@
-"""Measure `regard serve` from outside: the server and its clients run in processes of their own."""
+"""Measure `regard serve` from outside: the server and its clients run in separate processes."""
 
 import atexit
 import itertools

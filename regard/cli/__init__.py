@@ -20,7 +20,7 @@ from regard.errors import UserError, os_reason
 
 
 def command() -> NoReturn:
-    """Run a command as a process of its own, and end it at once.
+    """Run a command as the whole process, and exit at once.
 
     Freeing all objects of torch one by one would take a quarter of a second.
     """
@@ -28,11 +28,11 @@ def command() -> NoReturn:
 
     def end() -> None:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+            with contextlib.suppress(OSError, ValueError):  # it is closed, or its reader is gone
                 stream.flush()
         os._exit(status)
 
-    atexit.register(end)  # the first to be registered is the last to be called
+    atexit.register(end)  # the first that is registered is called last
     try:
         main()
     except SystemExit as e:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         fail(str(e))
     except KeyboardInterrupt:
         leave(130)
-    except BrokenPipeError:  # the reader of our output is gone, as in `regard ask ... | head`
+    except BrokenPipeError:  # the reader of the output is gone, as in `regard ask ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         leave(0)
     except OSError as e:  # a folder without write permission, a name that is too long, a disk that fails
@@ -66,12 +66,12 @@ def open_closed_streams() -> None:
     """Open standard streams that are closed as the null device, so that no other file gets their numbers."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            file = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
+            file = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is the stream's
             setattr(sys, name, os.fdopen(file if file <= number else os.dup2(file, number), mode))
 
 
 def escape_unknown_characters() -> None:
-    """Let what standard output has no bytes for, in a terminal that is not UTF-8, be written as in JSON."""
+    """Write characters that a terminal's encoding lacks as in JSON, if it is not UTF-8."""
     codecs.register_error("json", lambda error: (json_escapes(error), getattr(error, "end", 0)))
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
         sys.stdout.reconfigure(errors="json")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def collecting_no_garbage() -> Iterator[None]:
-    """Import without looking for garbage: there is none, and with torch it takes a tenth of the time."""
+    """Import without garbage collection, which with torch would take a tenth of the time."""
     gc.disable()
     try:
         yield
@@ -35,7 +35,7 @@ def collecting_no_garbage() -> Iterator[None]:
 
 
 def load_at(options: argparse.Namespace) -> "Model":
-    """Return the model that is asked for, as it was at the step of --at."""
+    """Return the model as it was at the step of --at."""
     with collecting_no_garbage():
         from regard.runs.load import at_step, load
     model = load(options.model, dtype=options.dtype, adapter=options.adapter)
@@ -142,7 +142,7 @@ def format_answer(
 def answer_each(
     model: "Model", texts: Sequence[str], settings: dict[str, Any]
 ) -> "list[list[Answer] | UserError]":
-    """Answer all texts, or say what is wrong with each that can't be answered."""
+    """Answer all texts, and report an error for each that can't be answered."""
     try:
         return list(model.answers(texts, **settings))
     except UserError as error:
@@ -163,7 +163,7 @@ def note_unread(model: "Model", where: str, text: Any, advice: str = "give less 
 
 
 def report(message: str) -> None:
-    """Say on standard error what is wrong, and go on."""
+    """Print an error on standard error, and continue."""
     sys.stdout.flush()
     print(f"regard: {' '.join(message.split())}", file=sys.stderr)
 
@@ -177,7 +177,7 @@ def check_inputs(texts: Iterable[str]) -> Iterator[str]:
 
 
 def read_stdin() -> Iterator[tuple[str, str | UserError]]:
-    """Yield the lines of standard input as UTF-8, whatever the locale, and where each is."""
+    """Yield the lines of standard input as UTF-8 in any locale, and the location of each."""
     for n, line in enumerate(sys.stdin.buffer, 1):
         text: str | UserError
         try:
@@ -225,7 +225,7 @@ def converse(model: "Model", settings: dict[str, Any]) -> None:
                 else:
                     note_unread(model, "INPUT", text)
                     print_stream(model.stream(text, **settings))
-            except UserError as error:  # the next line may be better
+            except UserError as error:  # the next line may work
                 report(str(error))
             except KeyboardInterrupt:  # of this answer, not of the conversation
                 print()
@@ -283,7 +283,7 @@ def score(options: argparse.Namespace) -> None:
 
 
 def print_classes(classes: dict[str, dict[str, float]], confusion: list[list[int]]) -> None:
-    """Print the figures of each class, and how often each was taken for which."""
+    """Print the scores of each class and the confusion matrix."""
     from regard.cli.listing import print_table
 
     columns = ("precision", "recall", "f1", "rows")

@@ -1,4 +1,4 @@
-"""What each command does."""
+"""The functions of the commands."""
 
 import argparse
 import contextlib
@@ -78,7 +78,7 @@ def train(options: argparse.Namespace) -> None:
         if where is not None and where.processes > 1:
             from regard.training.plan.cluster import describe_cluster
 
-            lines[-1:] = describe_cluster(planned)  # instead of the time on one
+            lines[-1:] = describe_cluster(planned)  # instead of the time on one process
         print("\n".join(lines))
         return
     from regard.training.build import train
@@ -114,7 +114,7 @@ def serve(options: argparse.Namespace) -> None:
     limits = ServerLimits(**{name: value for name, value in asked.items() if value is not None})
     key = os.environ.get("REGARD_API_KEY") if options.api_key is None else options.api_key
     if options.host not in ("127.0.0.1", "localhost", "::1") and key is None:
-        print("whoever reaches this address may use it; --api-key asks them for a key", file=sys.stderr)
+        print("anyone who can reach this address may use it; --api-key requires a key", file=sys.stderr)
     security = SecurityConfig(
         host=options.host,
         names=frozenset(name.lower() for name in options.name),
@@ -138,7 +138,7 @@ def export(options: argparse.Namespace) -> None:
     from regard.runs.export import export
     from regard.runs.load import load
 
-    # in float32: weights of four bits would be rounded once more than they are in a GGUF file
+    # in float32: weights of four bits would be rounded a second time
     model = load(options.model, "cpu", "float32", adapter=options.adapter)
     if summary := export(model, options.out, options.to, options.dtype, options.license):
         print(summary, file=sys.stderr)

@@ -2,8 +2,8 @@
 Tab key.
 
 The script holds all of them, so that completing starts no Python. Only the settings of a recipe, after
---set, are asked of `regard train RECIPE --help`, and kept: they are not known without torch, and a script
-that is printed at the start of every shell should not wait for it.
+--set, come from `regard train RECIPE --help`, and are cached: they need torch, and a script that is printed
+at the start of every shell should not wait for it.
 """
 
 import argparse
@@ -25,7 +25,7 @@ class Command:
     about: str
     options: dict[str, str]  # with their meanings
     valued: list[str]  # options that take a value
-    choices: dict[str, list[str]]  # of options that have some
+    choices: dict[str, list[str]]  # of options that have choices
     runs: list[str]  # options whose value is a run
     words: list[str]  # the first argument is one of them
     models: str  # which arguments are runs: "first", "every" or ""

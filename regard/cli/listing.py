@@ -1,4 +1,4 @@
-"""`regard runs` and `regard info`: what is there. Neither imports torch."""
+"""`regard runs` and `regard info`: list runs and describe models. Neither imports torch."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ BUILTIN = Path(__file__).parents[1] / "builtin"
 
 
 def rank(run: RunSummary) -> float:
-    """Lower is better."""
+    """The key of a run for sorting; lower comes first."""
     figure = run.figure or 0.0
     return figure if run.metric == "loss" else -figure
 
@@ -83,7 +83,7 @@ def compare(compared: Sequence[RunSummary], options: argparse.Namespace) -> None
 
 
 def compare_row(key: str, values: Sequence[Any]) -> list[str]:
-    """The values of a setting in few characters, or in full where these would look the same."""
+    """The values of a setting, shortened unless they would look the same."""
     short = list(map(format_value, values))
     return [key, *(short if len(set(short)) > 1 else map(str, values))]
 

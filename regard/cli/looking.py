@@ -38,7 +38,7 @@ def look(options: argparse.Namespace) -> None:
 
 
 def save_film(options: argparse.Namespace) -> None:
-    """Save a view of the model at the steps of its training, as a picture that moves."""
+    """Save a view of the model at the steps of its training, as an animation."""
     if options.at is not None:
         raise UserError(f"--at {options.at}: a film shows all steps that the run has kept; leave it out")
     if len(options.input) != 1:
@@ -53,7 +53,7 @@ def save_film(options: argparse.Namespace) -> None:
 
 
 def compare_word(options: argparse.Namespace) -> None:
-    """Print how alike a word's vectors in two texts are, layer by layer."""
+    """Print how similar a word's vectors in two texts are, layer by layer."""
     if len(options.input) != 2 or options.save is not None:
         raise UserError(f"--word {options.word}: give two INPUTs that have this word, and no --save")
     from regard.viewer.context import compare_word

@@ -38,23 +38,23 @@ COLUMN_OPTIONS = {  # of `train` and `score`: the columns of tables
     "other": "the second text, of pairs with a label or a score",
     "label": "the class",
     "score": "the score",
-    "source": "what is translated or replied to; of an object such as translation, the key: en",
+    "source": "the text to translate or to reply to; inside an object such as translation, its key: en",
     "target": "the translation or the reply",
-    "negative": "of triplets, the text that means something else",
+    "negative": "the text of a triplet that means something else",
     "question": "the question",
-    "context": "the text that has the answer",
+    "context": "the text that contains the answer",
     "answer": "the answer",
     "start": "where the answer begins, in characters",
-    "impossible": "whether there is no answer",
+    "impossible": "true if the text does not answer the question",
     "words": "the words of a sentence",
     "tags": "the tags of the words",
-    "group": "of tables with a word in each row, the sentence that it belongs to",
+    "group": "in tables with a word in each row, the sentence that it belongs to",
     "image": "the path of an image",
     "caption": "its captions",
     "audio": "the path of a recording",
-    "voice": "whose voice it is",
+    "voice": "the speaker",
 }
-LONGER = {"words"}  # of these, also --words-column
+LONGER = {"words"}  # these options are also called --words-column
 TRACKERS = ("tensorboard", "wandb", "trackio")
 DTYPES = ["auto", "float32", "bfloat16", "int8", "int4"]  # of models that are used
 PRECISION = "the precision: of weights on a CPU (default: auto, as stored), of generating on a GPU (bfloat16)"
@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         command, *rest = words
         if command == "train" and {"-h", "--help"} & set(rest) and (name := find_recipe(rest)):
             return argparse.Namespace(command="settings", recipe=name)
-        if "--" in rest:  # argparse forgets it, where no argument stands before it
+        if "--" in rest:  # argparse drops it if no argument stands before it
             at = rest.index("--")
             plain = list(itertools.takewhile(lambda word: not word.startswith("-"), rest[at + 1 :]))
             rest = [*rest[:at], *plain, "--", *rest[at + 1 + len(plain) :]]
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def suggest(self, unknown: str) -> str:
-        """The first of unknown options, and what may have been meant."""
+        """Name the first of unknown options, and the option that may have been meant."""
         option = unknown.split(" ")[0].partition("=")[0]
         close = difflib.get_close_matches(option, self._option_string_actions, 1)
         if close:
@@ -159,14 +159,14 @@ def add_runs_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="print a JSON object per run, or one of a comparison")
     sorts = ["changed", "name", "best", "size", "time"]
     p.add_argument(
-        "--sort", choices=sorts, default="changed", help="the order (default: changed, last first)"
+        "--sort", choices=sorts, default="changed", help="the order (default: changed, newest first)"
     )
     p.add_argument("--save", metavar="FILE", help=".svg or .png: the curves of the runs that are compared")
 
 
 def add_export_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL")
-    about = "a new folder, or a file: .gguf; of word2vec .txt or .bin"
+    about = "a new folder, or a file: .gguf; for word2vec .txt or .bin"
     p.add_argument("out", type=name_of, metavar="DIR", help=about)
     add_adapter_option(p)
     formats = ["hf", "onnx", "ctranslate2", "gguf", "word2vec", "peft"]
@@ -191,14 +191,14 @@ def add_prepare_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("data", nargs="+", metavar="DATA")
     p.add_argument("--out", type=name_of, required=True, metavar="DIR", help="a new folder")
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
-    about = "prepare only the K-th of N parts of the files, as on one of N machines; the last one joins them"
+    about = "prepare only part K of N, as on one of N machines; the last one to finish joins the parts"
     p.add_argument("--part", type=part_of, metavar="K/N", help=about)
     add_column_options(p, ["text"])
     add_set_option(p)
 
 
 def name_of(text: str) -> str:
-    """Return a name; an empty one, such as of a variable that is not set, would be the folder here."""
+    """Return a name. An empty one, as from an unset variable, would mean the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("the name is empty; give one")
     return text
@@ -219,7 +219,7 @@ def add_set_option(
 
 
 def add_encoding_option(p: argparse.ArgumentParser) -> None:
-    about = "the encoding of the files, such as cp1252 of Excel on Windows (default: utf-8)"
+    about = "the encoding of the files, such as cp1252 for Excel on Windows (default: utf-8)"
     p.add_argument("--encoding", metavar="NAME", help=about)
 
 
@@ -256,8 +256,8 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
     p.add_argument("--out", type=name_of, metavar="RUN", help="the run folder (default: runs/RECIPE)")
     p.add_argument("--from", dest="base", metavar="MODEL", help="a model to start from (fine-tuning)")
-    p.add_argument("--adapter", action="store_true", help="train low-rank updates, and keep only them: LoRA")
-    about = "a model whose answers are learned, or several (distillation)"
+    p.add_argument("--adapter", action="store_true", help="train and keep only low-rank updates: LoRA")
+    about = "a model to learn from, or several (distillation)"
     p.add_argument("--teacher", **REPEATED, metavar="MODEL", help=about)
     p.add_argument("--steps", **INTEGER, help="train for N steps")
     p.add_argument("--epochs", **NUMBER, help="train for X passes over the data")
@@ -275,7 +275,7 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="where to train: train.device")
     p.add_argument("--dtype", choices=list(PRECISIONS), help="the precision: train.precision")
     p.add_argument(
-        "--log", dest="tracker", choices=TRACKERS, help="what also gets the log, besides log.jsonl"
+        "--log", dest="tracker", choices=TRACKERS, help="a tracker that gets the log, besides log.jsonl"
     )
     add_set_option(p)
     p.add_argument("--resume", action="store_true", help="resume the run in --out, or start it")
@@ -311,7 +311,7 @@ def add_score_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="print one JSON object")
     add_at_option(p)
     p.add_argument("--against", metavar="MODEL", help="another model: is the difference significant?")
-    by_position = "the loss by the number of tokens before, of a model that writes"
+    by_position = "for a model that writes, the loss by the number of tokens before"
     p.add_argument("--by-position", action="store_true", help=by_position)
     p.add_argument(
         "--save",
@@ -344,7 +344,7 @@ def add_look_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--view", metavar="NAME", help="the view, or film; a wrong name lists them")
     p.add_argument("--layer", **INTEGER, help="the layer, from 0 (default: the last)")
     p.add_argument("--head", **INTEGER, help="the head, from 0 (default: the mean of all)")
-    p.add_argument("--part", metavar="NAME", help="cross, encoder or decoder, of an encoder-decoder")
+    p.add_argument("--part", metavar="NAME", help="of an encoder-decoder: cross, encoder or decoder")
     p.add_argument("--patch", **INTEGER, help="the patch of an image, row by row from 0")
     p.add_argument("--answer", metavar="TEXT", help="look at this answer instead of the model's own")
     p.add_argument("--against", **REPEATED, metavar="MODEL", help="a model to compare with (repeatable)")
@@ -353,7 +353,7 @@ def add_look_options(p: argparse.ArgumentParser) -> None:
 
 
 def add_serve_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("model", nargs="+", metavar="MODEL", help="folders; a model gets the name of its folder")
+    p.add_argument("model", nargs="+", metavar="MODEL", help="folders; each model is named after its folder")
     add_adapter_option(p)
     p.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address (default: 127.0.0.1)")
     p.add_argument("--port", **INTEGER, help="the port (default: 7447, or the next free one)")

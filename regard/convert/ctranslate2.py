@@ -39,11 +39,11 @@ ACTIVATIONS: dict[Callable[..., Tensor], str] = {
 }
 POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU", "gelu": "GELU"}
 DECODER_POSITIONS = ("rotary", "learned", "sinusoidal", "alibi", "none")  # of a decoder without an encoder
-UNSUPPORTED = ("rope_scaling", "window", "sliding_window", "embed_dim")  # settings that must not be there
+UNSUPPORTED = ("rope_scaling", "window", "sliding_window", "embed_dim")  # settings that must be absent
 ENCODER_TASKS = ("classify", "tag", "span", "embed")
 NEW_TOKENS = 64  # generated for each text of the check
 TOLERANCE = 1e-3  # of hidden states; and logits that are closer may change places
-CHECK_COST, MIN_TEXTS = 2**32, 8  # a large model is checked with fewer texts: weights x texts, but this many
+CHECK_COST, MIN_TEXTS = 2**32, 8  # weights x texts, at most: large models are checked with fewer texts
 
 
 def export_ctranslate2(folder: str | Path, request: ExportRequest) -> str:
@@ -54,7 +54,7 @@ def export_ctranslate2(folder: str | Path, request: ExportRequest) -> str:
     if roles not in BUILDERS or (roles == "encoder") != (task in ENCODER_TASKS):
         name = type(without_head(model)).__name__
         raise UserError(
-            f"a model of kind {name} for the task {task} has no place in CTranslate2; use --to onnx"
+            f"a model of kind {name} for the task {task} is not supported by CTranslate2; use --to onnx"
         )
     for setting in UNSUPPORTED:
         if hasattr(model.config, setting):
@@ -185,18 +185,16 @@ def check_parts(stack: StackParts) -> None:
             parts.append((block.ffn.f, (FeedForward, SwiGLU)))
     for part, supported in parts:
         if type(part) not in supported:
-            raise UserError(f"{type(part).__name__} has no place in CTranslate2; use --to onnx")
+            raise UserError(f"{type(part).__name__} is not supported by CTranslate2; use --to onnx")
     sizes = {block_sizes(block) for block in stack.blocks}
     if len(sizes) > 1 or next(iter(sizes))[-1] not in ACTIVATIONS:
-        raise UserError(
-            "blocks with other activations, or not all alike, have no place in CTranslate2; use --to onnx"
-        )
+        raise UserError("CTranslate2 needs blocks that are alike, with one of its activations; use --to onnx")
     if not any(math.isclose(stack.embed_scale, scale) for scale in (1, math.sqrt(stack.embed.embedding_dim))):
-        raise UserError(f"embeddings times {stack.embed_scale} have no place in CTranslate2; use --to onnx")
+        raise UserError(f"CTranslate2 can't multiply embeddings by {stack.embed_scale}; use --to onnx")
 
 
 def block_sizes(block: Any) -> tuple[Any, ...]:
-    """What the engine takes to be the same in all blocks of a stack."""
+    """The sizes that the engine requires to be equal in all blocks of a stack."""
     f, norm, ffn = block.attn.f, block.attn.norm, block.ffn.f
     return f.heads, f.kv_heads, block.attn.pre, type(norm), norm.eps, type(ffn), ffn.f
 
@@ -313,7 +311,7 @@ def check_texts(engine: Any, folder: Path, model: ExportedModel, request: Export
         if a == b:
             same += 1
         elif not is_tie(model, [text] if translates else [], [*prompt, *a], [*prompt, *b], request.end):
-            raise UserError("CTranslate2 writes something else than the model itself; nothing was kept")
+            raise UserError("CTranslate2's output differs from the model's own; nothing was kept")
     return f"CTranslate2 wrote the same as the model itself for {same} of {len(texts)} texts"
 
 
@@ -356,7 +354,7 @@ def write(
 def is_tie(
     model: ExportedModel, source: list[list[int]], a: list[int], b: list[int], end: int | None
 ) -> bool:
-    """Whether two texts differ first where both tokens have the same logit, but for rounding."""
+    """Return whether two texts first differ at tokens with equal logits, up to rounding."""
     at = next(i for i in range(len(a) + len(b)) if a[i : i + 1] != b[i : i + 1])
     logits = model(*(torch.tensor([ids]) for ids in (*source, a[:at])))[0, -1]
     first, second = (text[at] if at < len(text) else end for text in (a, b))

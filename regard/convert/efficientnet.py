@@ -87,7 +87,7 @@ def read_torch(path: Path) -> Tensors:
         regular_stat(path)
         with path.open("rb") as file:
             if read_object(file) != MAGIC:
-                raise ValueError("its first bytes are others")
+                raise ValueError("its first bytes differ")
             read_object(file)  # the version of the protocol
             read_object(file)  # the sizes of C types
             views, keys = read_object(file), read_object(file)
@@ -157,7 +157,7 @@ def read_object(file: IO[bytes]) -> Any:
 
 
 def call(function: str, arguments: Any) -> Any:
-    """The result of the only two functions that a file of tensors needs."""
+    """Call one of the only two functions that a file of tensors needs."""
     if function == "collections OrderedDict":
         return dict(*arguments)
     if function == "torch._utils _rebuild_tensor_v2":

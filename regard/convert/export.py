@@ -1,4 +1,4 @@
-"""What is exported, and what all export formats share."""
+"""The request for an export, and functions that all export formats share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from regard.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRequest:
-    """A trained model with everything that an export writes about it."""
+    """A trained model with all facts that an export needs."""
 
     model: ExportedModel
     task: dict[str, Any]  # the recipe's section, with all settings
@@ -32,7 +32,7 @@ class ExportRequest:
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # by role, for the chat template
     adapter: Path | None = None  # the folder with the adapter that is part of the model
     card: CardFacts = field(default_factory=CardFacts)
-    dtype: str = "auto"  # of the weights, where the format has several
+    dtype: str = "auto"  # of the weights, if the format has several
 
     @property
     def generates(self) -> bool:

@@ -11,7 +11,7 @@ from regard.convert.huggingface.peft import export_peft
 from regard.convert.onnx.export import export_onnx
 from regard.convert.word2vec import export_word2vec
 
-EXPORTS: dict[str, Callable[[str | Path, ExportRequest], str]] = {  # each returns what its check showed
+EXPORTS: dict[str, Callable[[str | Path, ExportRequest], str]] = {  # each returns the result of its check
     "hf": export_folder,
     "onnx": export_onnx,
     "ctranslate2": export_ctranslate2,

@@ -1,4 +1,4 @@
-"""The README.md of an exported folder: what it is, and how to use it in other programs."""
+"""The README.md of an exported folder, which describes the model and its use in other programs."""
 
 import json
 import math
@@ -38,7 +38,7 @@ PIPELINE_TAGS = {  # the hub's name of a task
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """Where a model comes from and how good it is, for the head of its card."""
+    """The origin and the scores of a model, for the head of its card."""
 
     name: str = "model"
     license: str | None = None  # an identifier of the hub, such as apache-2.0
@@ -48,7 +48,7 @@ class CardFacts:
 
 
 def front_matter(task: str, library: str, facts: CardFacts) -> str:
-    """The head of a model card, which the hub reads: YAML, whose strings are written as JSON's."""
+    """The head of a model card, which the hub reads: YAML with strings as in JSON."""
     lines = [f"library_name: {library}", f"license: {facts.license or 'unknown'}"]
     tag = PIPELINE_TAGS.get(task)
     lines += [f"pipeline_tag: {tag}"] if tag else []
@@ -79,7 +79,7 @@ def is_figure(value: object) -> bool:
 
 
 def huggingface_card(task: str, config: dict[str, Any], facts: CardFacts, mean: bool = False) -> str:
-    """`mean`: a head that reads the mean of all tokens, which sentence-transformers has."""
+    """`mean`: the head reads the mean of all tokens, as in sentence-transformers."""
     library = "sentence-transformers" if task == "embed" or mean else "transformers"
     parts = [
         front_matter(task, library, facts),

@@ -20,7 +20,7 @@ def export_word2vec(path: str | Path, request: ExportRequest) -> str:
         names = " ".join(sorted(SUFFIXES))
         raise UserError(f"{path}: --to word2vec writes a file; name it {names}, or with .gz after it")
     if not is_missing(path):
-        raise UserError(f"{path} exists; choose another name, or delete it if it is no use")
+        raise UserError(f"{path} exists; choose another name, or delete it if you don't need it")
     if request.tokenizer is None:
         raise UserError("this model has no embeddings of words; use one that reads or writes text")
     tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(request.tokenizer))

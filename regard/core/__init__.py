@@ -1,1 +1,1 @@
-"""What every model is made of: attention, positions, blocks, recurrent layers, caches."""
+"""The building blocks of every model: attention, positions, blocks, recurrent layers, caches."""

@@ -19,8 +19,8 @@ from regard.describe.settings import check_attention
 
 Score = Callable[[Tensor, Tensor], Tensor]
 Bias = Tensor | None  # added to the scores
-Globals = int | Tensor  # how many first tokens are global; of each row (B, 1, 1, 1), if they differ
-Records = list[dict[str, Tensor]] | None  # a list while `watch` watches, else None, which costs nothing
+Globals = int | Tensor  # how many first tokens are global: a number, or (B, 1, 1, 1) if rows differ
+Records = list[dict[str, Tensor]] | None  # a list while `watch` records, else None, which costs nothing
 GLOBAL_QKV, BY_QUERY = ("q_global", "k_global", "v_global"), ("scores", "weights", "heads")
 
 
@@ -117,7 +117,7 @@ def combine_masks(mask: Mask, other: Tensor) -> Tensor:
 
 
 def add_causal_mask(mask: Mask, T: int, S: int, causal: bool, device: torch.device) -> Mask:
-    """The mask, and the causal one if there is more than one query: the last may attend to every key."""
+    """Add the causal mask if there is more than one query; the last query may attend to every key."""
     return combine_masks(mask, causal_mask(T, S, device)) if causal and T > 1 else mask
 
 
@@ -153,12 +153,12 @@ def attend(
 
 
 def self_attention(x: Tensor) -> Tensor:
-    """Self-attention without weights: each token becomes an average of all, by their dot products."""
+    """Self-attention without weights: each token becomes an average of all, weighted by dot products."""
     return attend(x, x, x, score=dot)[0]
 
 
 def repeat_heads(kv: Tensor, heads: int) -> Tensor:
-    """A key/value head for each query head: (B, G, S, d) -> (B, H, S, d)."""
+    """Repeat key/value heads, one for each query head: (B, G, S, d) -> (B, H, S, d)."""
     return kv.repeat_interleave(heads // kv.shape[-3], dim=-3)
 
 
@@ -195,7 +195,7 @@ def windowed_attention(
     """
     assert mask is None or mask.shape[-2] == 1
     B, T, w, g = len(q), q.shape[-2], window, count_globals(globals)
-    start = globals if isinstance(globals, int) else 0  # blocks begin behind what is global in every row
+    start = globals if isinstance(globals, int) else 0  # blocks begin after what is global in every row
     S = g + 3 * w
     if T <= S:  # a block would cover everything
         near = mask if T - start <= w + 1 else combine_masks(mask, window_mask(T, T, w, globals, q.device))
@@ -204,7 +204,7 @@ def windowed_attention(
     is_global = torch.arange(T, device=q.device)[:, None] < globals  # (T, 1), or (B, 1, T, 1)
 
     def around(first: Tensor, x: Tensor) -> Tensor:
-        """The entries, one for each key, that a block attends to: (B, G, T, d) -> (B * N, G, S, d)."""
+        """Gather the keys (or values) that each block attends to: (B, G, T, d) -> (B * N, G, S, d)."""
         blocks = F.pad(x[:, :, start:], (0, 0, w, w + fill)).unflatten(2, (N + 2, w)).transpose(1, 2)
         first = first[:, None, :, :g].expand(-1, N, -1, -1, -1)
         return torch.cat([first, blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]], dim=3).flatten(0, 1)
@@ -228,14 +228,14 @@ def count_globals(globals: Globals) -> int:
 
 
 def replace_rows(y: Tensor, first: Tensor, globals: Globals) -> Tensor:
-    """y (B, H, T, d), with the `first` rows (B, H, g, d) in place of its own where they are global."""
+    """Replace the rows of y (B, H, T, d) that are global by those of `first` (B, H, g, d)."""
     g = first.shape[2]
     is_global = torch.arange(g, device=y.device)[:, None] < globals
     return torch.cat([first.where(is_global, y[:, :, :g]), y[:, :, g:]], dim=2)
 
 
 class HeadNorm(nn.RMSNorm):
-    """The norm of each head's queries or keys, in the precision of its weights, also under autocast."""
+    """Normalize each head's queries or keys, in the precision of the norm's weights, also under autocast."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
@@ -246,8 +246,8 @@ class Attention(nn.Module):
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_out, Vaswani et al. 2017, section 3.2.2. With fewer
     key/value heads than heads, neighbouring heads share them, Ainslie et al. 2023. With a `window`, tokens
-    attend no farther away than that, but for the first `globals`, Beltagy et al. 2020; with `global_qkv`,
-    these have projections of their own. `qk_norm` is the ε of a norm of queries and keys, Henry et al. 2020.
+    attend no farther away than that, except the first `globals`, Beltagy et al. 2020; with `global_qkv`,
+    these have their own projections. `qk_norm` is the ε of a norm of queries and keys, Henry et al. 2020.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Attention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, globals: Globals, records: Records
     ) -> Tensor:
-        """The heads' outputs (B, H, T, d); without records, by kernels that do not store the weights."""
+        """The heads' outputs (B, H, T, d), by kernels that store no weights if there are no records."""
         p = self.dropout * self.training
         if self.window is not None:
             if records is None and not self.causal:
@@ -302,7 +302,7 @@ class Attention(nn.Module):
         return attend(q, k, v, mask, bias, self.causal, p, records=records)[0]
 
     def attend_globally(self, heads: Tensor, x: Tensor, mask: Mask, globals: Globals) -> Tensor:
-        """The heads, also in the last record, with those of global queries by projections of their own."""
+        """Recompute the heads of global queries with their own projections, also in the last record."""
         inputs = zip(GLOBAL_QKV, (x[:, : count_globals(globals)], x, x), strict=True)
         q, k, v = own = [split(getattr(self, f)(y), self.heads) for f, y in inputs]
         records: list[dict[str, Tensor]] = []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Mask = Tensor | None  # boolean, True means "may attend"; of tokens (B, S), or broadcast to (B, H, T, S)
+Mask = Tensor | None  # boolean, True means "may attend": (B, S) over tokens, or broadcast to (B, H, T, S)
 KeysValues = tuple[Tensor, Tensor]
 
 
@@ -54,7 +54,7 @@ class State:
     source: Sequence[CrossKVCache] = ()
     source_attention_mask: Mask = None
     encoded: Tensor | None = None  # the source's hidden states, until the first step has filled the caches
-    positions: Tensor | None = None  # of every token, where they don't follow from the length
+    positions: Tensor | None = None  # of every token, if they don't follow from the length
     run: Callable[..., Tensor] | None = None  # computes a stack of blocks instead of calling each, if given
 
     @property
@@ -62,12 +62,12 @@ class State:
         return self.layers[0].length if self.layers else 0
 
     def of_layer(self, i: int) -> dict[str, Any]:
-        """The arguments of a block that are its own."""
+        """Return the arguments of one block."""
         source = {"source": self.encoded, "source_mask": over_keys(self.source_attention_mask)}
         return {"cache": self.layers[i]} | (source | {"source_cache": self.source[i]} if self.source else {})
 
     def reorder(self, rows: Tensor) -> None:
-        """Row i continues from what row rows[i] was: for choosing beams, or dropping finished rows."""
+        """Let row i continue from the former row rows[i]: to choose beams, or to drop finished rows."""
         for layer in (*self.layers, *self.source):
             layer.reorder(rows)
         if self.attention_mask is not None:

@@ -23,7 +23,7 @@ Norm = Callable[[int], nn.Module]
 
 
 def make_norm(kind: str, eps: float | None = None) -> Norm:
-    """LayerNorm, Ba et al. 2016, or RMSNorm, Zhang & Sennrich 2019; without an ε, with the usual one."""
+    """Make a LayerNorm, Ba et al. 2016, or an RMSNorm, Zhang & Sennrich 2019; ε has the usual default."""
     return partial(nn.LayerNorm, eps=eps or 1e-5) if kind == "layer" else partial(nn.RMSNorm, eps=eps or 1e-6)
 
 
@@ -44,7 +44,7 @@ class FeedForward(nn.Module):
 class SwiGLU(nn.Module):
     """W₂(silu(W₁ x) ⊙ W₃ x), Shazeer 2020, eq. 6; GEGLU with gelu for silu.
 
-    It is two thirds as wide as FeedForward, and so has as many weights.
+    It is two thirds as wide as FeedForward, so it has as many weights.
     """
 
     def __init__(self, dim: int, hidden: int | None = None, *, f: Activation = F.silu, bias: bool = False):
@@ -67,7 +67,7 @@ FEED_FORWARDS |= {"swiglu": SwiGLU, "geglu": partial(SwiGLU, f=GELU_TANH)}
 
 
 class StochasticDepth(nn.Module):
-    """Leaves out a share of the rows in training, Huang et al. 2016, eq. 2."""
+    """Skip a share of the rows in training, Huang et al. 2016, eq. 2."""
 
     def __init__(self, share: float):
         super().__init__()
@@ -127,7 +127,7 @@ ATTENTION = *SIZES, "bias", "qkv_bias", "global_qkv", "dropout"  # the settings 
 
 
 def make_block(config: Any, *, causal: bool = False, cross: bool = False, **changes: Any) -> Block:
-    """A block as a model's configuration describes it, with changes; what is not in it has its default."""
+    """Make a block from a model's configuration, with changes; settings that it lacks have their defaults."""
     c = {"ffn": "gelu", "norm": "layer", "bias": True, "eps": None} | vars(config) | changes
     qk_norm = (c["eps"] or 1e-6) if c.get("qk_norm") else None
     attention = partial(Attention, qk_norm=qk_norm, **{name: c[name] for name in ATTENTION if name in c})
@@ -159,7 +159,7 @@ class Stack(nn.ModuleList):
     describe = parts.stack
 
     def new_state(self, mask: Mask = None, encoded: Tensor | None = None, source_mask: Mask = None) -> State:
-        """The state before the first step; a decoder that attends to a source needs the encoded one."""
+        """Return the state before the first step; a decoder with cross-attention needs the encoded source."""
         cross = [] if encoded is None else [CrossKVCache() for _ in self]
         return State([KVCache() for _ in self], mask, cross, source_mask, encoded)
 
@@ -168,7 +168,7 @@ class Stack(nn.ModuleList):
 
 
 def _zero_biases(model: nn.Module) -> list[nn.Linear | nn.Embedding]:
-    """Every linear layer and embedding, with biases set to zero."""
+    """Return every linear layer and embedding, with biases set to zero."""
     layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Embedding)]
     for m in layers:
         if isinstance(m, nn.Linear) and m.bias is not None:

@@ -18,7 +18,7 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class Positions(nn.Module):
-    """No positions: attention then sees a set, not a sequence. The base of all the others."""
+    """No positions: attention sees a set, not a sequence. The base class of all others."""
 
     effect: ClassVar[str] = "none"  # on attention: rotate, or bias
 
@@ -26,7 +26,7 @@ class Positions(nn.Module):
         super().__init__()
 
     def add(self, x: Tensor, pos: Tensor) -> Tensor:
-        """The embeddings (B, T, D) with positions in them."""
+        """Return the embeddings (B, T, D) with positions added."""
         return x if (vectors := self.vectors()) is None else x + vectors[pos]
 
     def vectors(self) -> Tensor | None:
@@ -183,12 +183,12 @@ DEFAULTS = {"head_dim": None, "base": 10_000.0, "rope_scaling": None}
 
 
 def make_positions(config: Any, both_ways: bool = False, **changes: Any) -> Positions:
-    """Positions as a model's configuration describes them, for attention `both_ways` or backwards."""
+    """Make positions from a model's configuration, for attention `both_ways` or only to earlier tokens."""
     c = SimpleNamespace(**(DEFAULTS | vars(config) | changes))
     if c.positions == "rotary":
         return Rotary(c.context, c.heads * (c.head_dim or c.dim // c.heads), c.heads, c.base, c.rope_scaling)
     if c.positions == "relative":
         return Relative(c.context, c.dim, c.heads, both_ways)
     if c.positions == "alibi" and both_ways:
-        raise ValueError("alibi has distances but no directions: a text would be as its mirror image")
+        raise ValueError("alibi encodes distances, not directions: a text would look like its mirror image")
     return POSITIONS[c.positions](c.context, c.dim, c.heads)

@@ -25,16 +25,16 @@ Hidden = tuple[Tensor, ...]  # h (L, B, D) of every layer; for an LSTM also its 
 
 
 def stack(cell: str, inputs: int, dim: int, depth: int, dropout: float, both: bool = False) -> nn.RNNBase:
-    """Layers of cells, with dropout between them; in `both` directions, each has half of the width."""
+    """Make layers of cells, with dropout between them; with `both` directions, each has half of the width."""
     if both and dim % 2:
         raise ValueError(f"{dim=} must be even: half of it reads forwards, half backwards")
-    dropout, width = dropout if depth > 1 else 0.0, dim // (1 + both)  # torch warns of it after a single one
+    dropout, width = dropout if depth > 1 else 0.0, dim // (1 + both)  # torch warns if there is one layer
     return CELLS[cell](inputs, width, depth, batch_first=True, dropout=dropout, bidirectional=both)
 
 
 @dataclass
 class RecurrentState:
-    """The hidden states of cells, and the encoder's states that they attend to, which no step changes."""
+    """The hidden states of the cells, and the encoder's states that they attend to, which stay the same."""
 
     hidden: Hidden  # empty: 0
     source: Tensor  # a state for each source token; without attention, a single context vector, or none
@@ -43,7 +43,7 @@ class RecurrentState:
     length: int = 0
 
     def read(self, rnn: nn.RNNBase, x: Tensor, attention_mask: Mask = None) -> Tensor:
-        """The states (B, T, D) of more tokens, padded on the right where not `attention_mask`.
+        """Return the states (B, T, D) of more tokens, padded on the right where not `attention_mask`.
 
         `hidden` are then the last states of each layer, (h, c) of an LSTM, else h alone.
         """
@@ -59,7 +59,7 @@ class RecurrentState:
         return states
 
     def reorder(self, rows: Tensor) -> None:
-        """Row i continues from what row rows[i] was: for choosing beams, or dropping finished rows."""
+        """Let row i continue from the former row rows[i]: to choose beams, or to drop finished rows."""
         self.hidden = tuple(h[:, rows] for h in self.hidden)
         self.source = self.source[rows]
         self.keys = None if self.keys is None else self.keys[rows]
@@ -115,7 +115,7 @@ class RecurrentAttention(nn.Module):
         self.records: Records = None
 
     def project_keys(self, source: Tensor) -> Tensor:
-        """The source's side of the score, which no step changes: U h, W h or h itself."""
+        """The source's part of the score, which is the same at every step: U h, W h or h itself."""
         if isinstance(self.score, Additive):
             return self.score.U(source)
         return source if self.score is None else self.score.W(source)

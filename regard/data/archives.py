@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SUFFIX = ".zip"
 MAX_MEMBERS = 2_000_000
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # before the bytes of a member: signature, lengths of name and extra
-METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}  # that are not read
+METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}  # methods that are not read
 ENCRYPTED = 1  # in the flags of a member
 BLOCK = 2**16  # bytes that are read at a time
 
@@ -46,7 +46,7 @@ class Archive:
 
 
 def split_path(path: str) -> tuple[str, str] | None:
-    """Return the archive and the name in it ("" for all of it); None if a path leads into no archive."""
+    """Return the archive and the name in it ("" for all of it); None if a path is not in an archive."""
     path = str(path)
     end = path.lower().find(SUFFIX)
     while end >= 0:
@@ -58,13 +58,13 @@ def split_path(path: str) -> tuple[str, str] | None:
 
 
 def is_file(path: str) -> bool:
-    """Whether a path is a file that can be read: of the disk, or in an archive."""
+    """Return whether a path is a file that can be read, on the disk or in an archive."""
     place = split_path(path)
     return os.path.isfile(path) if place is None else place[1] in read_archive(place[0]).members
 
 
 def is_folder(path: str) -> bool:
-    """Whether a path is a folder: of the disk, an archive, or a folder in one."""
+    """Return whether a path is a folder on the disk, an archive, or a folder in one."""
     place = split_path(path)
     if place is None:
         return os.path.isdir(path)
@@ -77,7 +77,7 @@ def path_exists(path: str) -> bool:
 
 
 def file_size(path: str) -> int:
-    """Return the bytes of a file, in an archive those of it when it is unpacked; 0 if it is no file."""
+    """Return the size of a file in bytes, unpacked if it is in an archive; 0 if it is not a file."""
     place = split_path(path)
     if place is None:
         return os.path.getsize(path) if os.path.isfile(path) else 0
@@ -110,9 +110,9 @@ def list_entries(folder: str) -> list[tuple[str, bool]]:
 
 
 def enter_archive(path: str, has_classes: bool) -> str:
-    """Return the path of the only folder in an archive, which is there for the sake of its name.
+    """Return the path of the only folder in an archive, if everything is in one.
 
-    `has_classes`: folders are named after classes, so that one with files in it is a class.
+    `has_classes`: folders are named after classes, so a folder with files in it is a class.
     """
     while split_path(path) is not None and is_folder(path):
         entries = list_entries(path)
@@ -134,7 +134,7 @@ def _is_visible(member: str) -> bool:
 
 
 def read_archive(archive: str) -> Archive:
-    """Read which files an archive has."""
+    """Read the list of an archive's files."""
     status = regular_stat(archive)
     return _read_archive(archive, status.st_size, status.st_mtime_ns)
 
@@ -176,7 +176,7 @@ def find_member(path: str) -> tuple[str, Member]:
 
 
 def find_start(file: IO[bytes], path: str, member: Member) -> int:
-    """Return where the bytes of a member begin."""
+    """Return the place where the bytes of a member begin."""
     file.seek(member.offset)
     head = file.read(LOCAL_HEADER.size)
     if len(head) < LOCAL_HEADER.size or head[:4] != b"PK\x03\x04":
@@ -212,7 +212,7 @@ class _MemberReader(io.RawIOBase):
         self.count += len(data)
         self.crc = zlib.crc32(data, self.crc)
         if not data and (self.count, self.crc) != (self.member.size, self.member.crc):
-            raise damaged_member(self.path, "its checksum is another")
+            raise damaged_member(self.path, "its checksum differs")
         buffer[: len(data)] = data
         return len(data)
 
@@ -239,7 +239,7 @@ def open_member(path: str) -> tuple[IO[bytes], int]:
 
 
 def find_source(path: str) -> "ImageSource":
-    """Return where the bytes of an image or a recording are, on the disk or in an archive."""
+    """Return the place of an image's or a recording's bytes, on the disk or in an archive."""
     from regard.vision.decoding import ImageSource  # imports Pillow
 
     if split_path(path) is None:

@@ -25,10 +25,10 @@ LUMINANCE = (0.299, 0.587, 0.114)  # weights of red, green and blue
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    pad: int = 0  # the most pixels by which an image is shifted
+    pad: int = 0  # the largest shift of an image, in pixels
     area: float = 1.0  # the smallest share of an image that is cropped and enlarged
     flip: bool = False  # mirror half of the images
-    operations: int = 0  # how many of OPERATIONS are applied to each, Cubuk et al. 2020 (RandAugment)
+    operations: int = 0  # the number of OPERATIONS applied to each image, Cubuk et al. 2020 (RandAugment)
     strength: float = 0.5  # the largest strength of these operations
     erase: float = 0.0  # the share of images in which a rectangle is erased, Zhong et al. 2020
     mixup: float = 0.0  # α: blend with another image, Zhang et al. 2018; 0: never
@@ -104,7 +104,7 @@ def random_boxes(u: CounterRandom, width: np.ndarray, height: np.ndarray) -> np.
 
 
 def sample_mix(c: Augmentation, keys: np.ndarray) -> np.ndarray:
-    """Return the weight of each image (mixup) and the EDGES of what another one covers (cutmix): (B, 5)."""
+    """Return the weight of each image (mixup) and the EDGES that another covers (cutmix): (B, 5)."""
     u = CounterRandom(keys)
     cut = u() < (0.5 if c.mixup and c.cutmix else float(c.cutmix > 0))
     level = u()

@@ -20,7 +20,7 @@ BATCH = 1000  # rows that are decoded at a time
 
 @contextlib.contextmanager
 def open_seekable(path: str, package: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """Open a file that is not read from its beginning to its end; yield it and the bytes it may expand to."""
+    """Open a file for random access; yield it and the number of bytes that it may expand to."""
     with open_file(path) as file:
         seekable: IO[bytes] = file if file.seekable() else io.BytesIO(file.read())
         limit = expansion_limit(seekable.seek(0, io.SEEK_END))
@@ -32,15 +32,15 @@ def open_seekable(path: str, package: str) -> Iterator[tuple[IO[bytes], int | No
 
 
 def read_arrow(path: str) -> tuple[list[str], dict[str, Any], Iterator[Row]]:
-    """Read a Parquet file, or an Arrow one (also called Feather); return the names of its columns, what the
-    package datasets has written about them, and the rows."""
+    """Read a Parquet file, or an Arrow one (also called Feather); return the names of its columns, the
+    features that the package datasets wrote about them, and the rows."""
     rows = _arrow_rows(path)
     header, features = next(rows)
     return header, features, rows
 
 
 def _arrow_rows(path: str) -> Iterator[Any]:
-    """Yield the names of the columns and what is known about them, then the rows."""
+    """Yield the names of the columns and their features, then the rows."""
     with open_seekable(path, "pyarrow") as (file, limit):
         import pyarrow as pa
         from pyarrow import parquet
@@ -81,7 +81,7 @@ def _open_ipc(file: IO[bytes], pa: Any) -> tuple[Any, Iterator[Any]]:
 
 
 def _features(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
-    """Return what the package datasets has written about the columns."""
+    """Return the features of the columns, as the package datasets wrote them."""
     try:
         features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -109,7 +109,7 @@ def read_excel(path: str) -> Iterator[Row]:
                     f"{path}: the first sheet, {sheet.title}, is read; left out: {', '.join(titles[1:])} "
                     "(choose one with --sheet)"
                 )
-            sheet.reset_dimensions()  # which some programs write wrong
+            sheet.reset_dimensions()  # some programs write it wrong
             for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
                 row = [_excel_text(cell) for cell in cells]
                 if any(row):
@@ -121,7 +121,7 @@ def read_excel(path: str) -> Iterator[Row]:
 
 
 def _excel_text(cell: Any) -> str:
-    """Return what a cell shows."""
+    """Return the text of a cell."""
     if cell is None:
         return ""
     if isinstance(cell, bool):

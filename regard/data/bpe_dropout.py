@@ -1,8 +1,8 @@
-"""Byte-pair encoding with merges left out at random, so that a model meets a word in different pieces.
+"""Byte-pair encoding with merges left out at random, so that a model sees a word in different pieces.
 
-Provilkov et al. 2020, "BPE-Dropout". Here it is done to tokens that are encoded already: each is spelled anew
-by BPE on its own symbols, in which each possible merge is left out with some probability at each step. So it
-needs no texts, and pieces never reach beyond the token that they replace.
+Provilkov et al. 2020, "BPE-Dropout". Here it is applied to encoded tokens: each is split again by BPE
+on its own symbols, in which each possible merge is left out with some probability at each step. So no texts
+are needed, and pieces never extend beyond the token that they replace.
 
 Shapes: N spellings, L symbols of each.
 """
@@ -16,9 +16,9 @@ from regard.data.shuffling import GOLDEN, mix64, random_keys
 from regard.errors import UserError
 from regard.text.tokenizer import Tokenizer
 
-DRAWN = 2**17  # spellings of all tokens together, about
+DRAWN = 2**17  # about this many spellings of all tokens together
 LONGEST = 32  # symbols; longer tokens stay whole
-SALT = 0x627065  # other keys than those of the order of rows
+SALT = 0x627065  # other random numbers than the order of rows
 
 
 class TokenDropout:
@@ -40,11 +40,11 @@ class TokenDropout:
         self.spellings = Ragged(np.concatenate(flat), np.array([len(row) for row in flat]))
 
     def keys(self, numbers: np.ndarray) -> np.ndarray:
-        """The keys of rows with these numbers."""
+        """The keys of rows with these indices."""
         return random_keys(self.seed + 1, numbers)
 
     def __call__(self, side: Ragged, rows: np.ndarray, keys: np.ndarray, longest: int) -> Ragged:
-        """These rows spelled anew, each by its key; one that would be longer than `longest` is left."""
+        """Split these rows again, each by its key; a row that would be longer than `longest` stays."""
         row = np.repeat(np.arange(len(rows)), side.lengths[rows])
         place = within(side.lengths[rows])
         tokens = side.ids[side.offsets[rows][row] + place].astype(np.int64) * (self.count + 1)
@@ -103,7 +103,7 @@ def read_merges(tokenizer: Tokenizer) -> tuple[list[list[int]], Merges]:
 
 
 def merge(ids: np.ndarray, merges: Merges, probability: float, keys: np.ndarray) -> list[np.ndarray]:
-    """Merge rows of symbols (N, L): again and again the pair of lowest rank, until there is none.
+    """Merge rows of symbols (N, L): repeatedly the pair of lowest rank, until there is none.
 
     At each step each pair is left out with this probability; if all are, a row is done.
     """

@@ -11,7 +11,7 @@ from regard.errors import UserError
 
 
 class Buckets:
-    """Batches of pairs of similar length, with other neighbours and in another order every epoch.
+    """Batches of pairs of similar length, with different neighbours and in a different order every epoch.
 
     The batch of a step is a function of (seed, step) alone, so there is no state to save. The pairs are
     shuffled and then stably sorted by bucket; so each position has the same bucket in every epoch, and the

@@ -11,7 +11,7 @@ from regard.data.files import check_surrogates, normalize_newlines
 from regard.data.memory import encode_if_image
 from regard.errors import UserError
 
-MOST_CLASSES, LONGEST_CLASS = 50, 40  # of a column that is taken for labels without their name
+MOST_CLASSES, LONGEST_CLASS = 50, 40  # of a column that is recognised as labels without their name
 
 Kind = Literal["text", "exact", "label", "score", "words", "texts", "file", "any"]
 EMPTY: dict[Kind, Any] = {"text": "", "words": [], "texts": []}  # cells of fields that may be empty
@@ -51,7 +51,7 @@ def parse_text(where: str, name: str, value: Any) -> str | None:
         if not value.isascii():
             check_surrogates(value, where)
         return (normalize_newlines(value) if "\r" in value else value).strip() or None
-    if value is None or value != value:  # NaN: how pandas spells that there is none
+    if value is None or value != value:  # NaN: pandas' empty cell
         return None
     raise UserError(f'{where}: no string under "{name}", but {quote_name(repr(value))}; give one')
 
@@ -106,7 +106,7 @@ def is_number(text: str) -> bool:
 
 
 def is_class_column(values: Sequence[Any]) -> bool:
-    """Whether values look like names of classes: short, few, and coming again."""
+    """Return whether values look like names of classes: short, few and repeated."""
     texts = [
         str(value).strip() for value in values if value is not None and not isinstance(value, list | dict)
     ]
@@ -119,7 +119,7 @@ def is_class_column(values: Sequence[Any]) -> bool:
 
 
 def is_prose_column(values: Sequence[Any]) -> bool:
-    """Whether most values are texts of several words."""
+    """Return whether most values are texts of several words."""
     return sum(isinstance(value, str) and len(value.split()) > 2 for value in values) > len(values) / 2
 
 
@@ -141,7 +141,7 @@ def last_word(name: str) -> str:
 
 
 def quote_name(name: str) -> str:
-    """Quote a name for an error message, shortened because anything may be in its place."""
+    """Quote a name for an error message, shortened, since it can be any text."""
     name = " ".join(name.split())
     return f'"{name[:40]}…"' if len(name) > 40 else f'"{name}"'
 

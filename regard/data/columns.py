@@ -1,7 +1,7 @@
 """Decide which columns of a table hold the fields of a recipe's rows, and read these.
 
-A column is chosen by the user, or has the name of the field or another one known for it, or is obvious from
-the first rows. What is not obvious is an error that lists the columns.
+A column is chosen by the user, or has the name of the field or a synonym, or is obvious from the first rows.
+Otherwise an error lists the columns.
 """
 
 import re
@@ -27,10 +27,10 @@ from regard.data.reading import Source, current_reading, reading_version, record
 from regard.data.tables import Row, Table, read_table
 from regard.errors import UserError
 
-FEW = 20  # of so many rows, one may have an empty cell and is left out; if there are more, the file is wrong
+FEW = 20  # one of this many rows may have an empty cell and is left out; with more, the file is wrong
 LONGER = {"words"}  # columns whose option is --words-column: `score` has another --words
 NAME = re.compile(r"[^\W\d][\w .:/()#-]{0,39}")  # what may be the name of a column
-IDENTIFIER = re.compile(r"[A-Za-z]+[0-9]*(_[A-Za-z0-9]+)+")  # what is no word of a text: sentence_en
+IDENTIFIER = re.compile(r"[A-Za-z]+[0-9]*(_[A-Za-z0-9]+)+")  # not a word of a text: sentence_en
 FIRST = re.compile(r"[:! ]1$")  # where the first row of a file is
 NUMBERS = {"", "id", "idx", "index", "row", "number", "unnamed: 0"}  # columns that count rows
 
@@ -63,7 +63,7 @@ class Layout:
     """The fields of a recipe's rows, and how to find them without their names."""
 
     fields: Sequence[Field]
-    expected: str  # what a table needs, for messages
+    expected: str  # the needed columns, for messages
     guess: Guess = (
         lambda names, rows, known: {}
     )  # columns of other fields: from all names, rows, and known columns
@@ -74,7 +74,7 @@ class Layout:
     skips_empty: bool = False  # rows with an empty cell are left out, however many they are
     row: str = "give one for each"  # what to do about a row with too many cells, or too few
     is_header: Callable[[list[str]], bool] | None = (
-        None  # whether the first cells are names, if it may have none
+        None  # decides whether the first cells are names, if names are optional
     )
 
     def __getitem__(self, name: str) -> Field:
@@ -93,7 +93,7 @@ Record = tuple[str, dict[str, Any]]  # where it is, and its fields
 
 
 def read_records(path: str, layout: Layout) -> Iterator[Record]:
-    """Yield where each row of a table is, and its fields, of which required ones are not empty.
+    """Yield the location of each row of a table, and its fields; required ones are not empty.
 
     Rows with an empty cell are left out and counted; of more than one in twenty, they are an error, unless
     the layout skips them.
@@ -193,7 +193,7 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
 
 
 def check_once(table: Table, layout: Layout, matched: Mapping[str, Column]) -> None:
-    """No text that holds its own label; two texts may be the same."""
+    """Check that a label is not also the text; two texts may be the same column."""
     kinds = {field.name: field.kind for field in layout.fields}
     for one, other in combinations(matched, 2):
         if matched[one] == matched[other] and kinds[one] != kinds[other]:
@@ -204,8 +204,8 @@ def check_once(table: Table, layout: Layout, matched: Mapping[str, Column]) -> N
 def guess_columns(
     table: Table, columns: list[Column], rows: list[Row], layout: Layout, matched: dict[str, Column]
 ) -> tuple[dict[str, Column], bool]:
-    """Return the columns with those that are obvious, and whether any is a guess: in files without names,
-    the order of columns is none."""
+    """Add the columns that are obvious, and return whether any is a guess: in files without names, the order
+    of columns is not a guess."""
     known = {name: column.index for name, column in matched.items() if column.key is None}
     guesses = layout.guess([column.name for column in columns], expand_rows(columns, rows), known)
     if guesses:
@@ -217,7 +217,7 @@ def guess_columns(
 
 
 def missing_fields(layout: Layout, matched: Mapping[str, Column]) -> list[str]:
-    """Return the names of fields that are needed and not there; of a group, of the first one."""
+    """Return the names of needed fields that are missing; the first one of a group."""
     groups = {layout[name].group for name in matched}
     missing: dict[str, str] = {}
     for field in layout.fields:
@@ -335,11 +335,11 @@ def normalize(name: str) -> str:
 
 
 def has_header(rows: Sequence[Row], layout: Layout, chosen: Mapping[str, str]) -> bool:
-    """Whether the first row of a file has the names of its columns."""
+    """Return whether the first row of a file has the names of its columns."""
     where, cells = rows[0]
     cells = [str(cell).strip() for cell in cells]
     names = [normalize(cell) for cell in cells]
-    if layout.in_order and not FIRST.search(where):  # a blank line before it says that it has none
+    if layout.in_order and not FIRST.search(where):  # a blank line before it means that there are no names
         return False
     if layout.is_header is not None and (len(cells) == 2 or reading_version() < 3):
         if layout.is_header(cells):
@@ -367,7 +367,7 @@ def combinations_of_two(cells: Sequence[str]) -> list[list[str]]:
 
 
 def stands_out(rows: Sequence[Row]) -> bool:
-    """Whether the first row differs in kind from those below it, in any column."""
+    """Return whether the first row differs in kind from the rows below it, in any column."""
     names, below = rows[0][1], [cells for _, cells in rows[1:] if len(cells) == len(rows[0][1])]
     if len(below) < 2:
         return False

@@ -1,4 +1,4 @@
-"""Read conversations in the formats that people have them in: all become turns, each of a role and a text."""
+"""Read conversations in common formats: all become turns, each with a role and a text."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,14 +22,14 @@ from regard.data.tables import Table, folder_suffixes, is_table, read_table
 from regard.errors import UserError, first_line, shorten
 
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
-ROLES = {  # the names that roles have elsewhere
+ROLES = {  # other names of the roles
     **dict.fromkeys(("user", "human", "prompter", "question"), USER),
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model", "ai", "answer"), ASSISTANT),
     **dict.fromkeys(("system", "developer"), SYSTEM),
 }
 TURNS = ("messages", "conversations", "conversation", "turns", "dialog", "dialogue")  # columns of lists
-QUESTIONS = ("instruction", "prompt", "question", "source")  # columns of what is asked
-MORE = ("input", "context")  # columns of what an instruction is about
+QUESTIONS = ("instruction", "prompt", "question", "source")  # columns of prompts
+MORE = ("input", "context")  # columns of an instruction's input
 ANSWERS = ("output", "completion", "response", "answer", "target")
 MESSAGE = (("role", "content"), ("from", "value"))  # columns of a single message
 CONVERSATIONS = (
@@ -48,7 +48,7 @@ EXPECTED = (
 
 
 class Turn(NamedTuple):
-    """What one speaker says."""
+    """The message of one speaker."""
 
     role: str  # system, user, assistant; empty: one of two speakers in turn
     text: str
@@ -58,10 +58,10 @@ Conversation = list[Turn]
 
 
 def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation]]:
-    """Yield where each conversation is, and its turns.
+    """Yield the location of each conversation, and its turns.
 
-    They are objects or the rows of tables; or pairs, of which one whose source is the target before it
-    continues that conversation.
+    Conversations are objects, rows of tables, or pairs; a pair whose source is the target of the pair
+    before it continues that conversation.
     """
     files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
     if not all(map(is_table, files)):
@@ -81,7 +81,7 @@ def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation
 
 
 def read_chat_pairs(paths: Sequence[str]) -> Iterator[Pair]:
-    """Yield each turn with the one before it; what a user says is a `UserReply`."""
+    """Yield each turn with the one before it; a user's message is a `UserReply`."""
     files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
     if not all(map(is_table, files)):
         yield from read_pairs(files)
@@ -134,7 +134,7 @@ def link_pairs(pairs: Iterable[tuple[str, Pair]]) -> Iterator[tuple[str, Convers
 
 
 def read_rows(file: str) -> Iterator[tuple[str, Any]] | Table:
-    """Where each conversation of a file is, and its values by name; or a table of pairs."""
+    """Return the location and the values of each conversation in a file; or a table of pairs."""
     suffix, reading = content_suffix(file), current_reading()
     if reading.columns or reading.usual_columns or (suffix == ".tsv" and reading.config.version < 3):
         return read_table(file)
@@ -156,7 +156,7 @@ def read_rows(file: str) -> Iterator[tuple[str, Any]] | Table:
 
 
 def is_message(row: Any) -> bool:
-    """Whether an object with these names is a single message."""
+    """Return whether an object with these names is a single message."""
     names = row if isinstance(row, Mapping | list) else ()
     return not any(name in TURNS for name in names) and any(
         speaker in names and said in names for speaker, said in MESSAGE
@@ -164,8 +164,8 @@ def is_message(row: Any) -> bool:
 
 
 def join_messages(rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield conversations; of rows that are single messages, those in sequence with the same value in one of
-    the columns CONVERSATIONS, or all of them."""
+    """Yield conversations. Rows that are single messages are joined if they follow each other with the same
+    value in one of the columns CONVERSATIONS, or else all together."""
     first = next(rows, None)
     if first is None:
         return
@@ -180,7 +180,7 @@ def join_messages(rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def read_object(path: str) -> list[tuple[str, Any]]:
-    """The conversations in a .json file that is an object: one of them, or several by their names; none, if
+    """Return the conversations in a .json file that is an object: one of them, or several by name; none, if
     it is another object or can't be read."""
     name = display_name(path)
     with open_text(path) as file:
@@ -221,12 +221,12 @@ def read_json_list(path: str) -> Iterator[tuple[str, Any]]:
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{name}:{line}: not JSON ({first_line(error)}); mend it there") from None
+            raise UserError(f"{name}:{line}: not JSON ({first_line(error)}); correct it there") from None
         yield f"{name}:{line}", value
         at = skip_blanks(text, at)
         if text[at : at + 1] not in (",", "]"):
             line += text.count("\n", counted, at)
-            raise UserError(f"{name}:{line}: the list goes on without a comma, or ends; mend it there")
+            raise UserError(f"{name}:{line}: the list goes on without a comma, or ends; correct it there")
         at = skip_blanks(text, at + 1) if text[at] == "," else at
 
 
@@ -286,7 +286,7 @@ def find_inner(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parse_turns(items: list[Any], where: str) -> Conversation:
     if len(items) < 2:
-        raise UserError(f"{where}: {len(items)} turns are no conversation; give at least two turns")
+        raise UserError(f"{where}: {len(items)} turns are not a conversation; give at least two turns")
     if all(isinstance(item, str) for item in items):
         return [Turn("", clean(item, where, "a turn")) for item in items]
     turns = []
@@ -310,7 +310,7 @@ def clean(text: Any, where: str, name: str) -> str:
         values = [part.get("text") if isinstance(part, Mapping) else part for part in text]
         parts = [value for value in values if isinstance(value, str)]
         if len(parts) < len(values):
-            raise UserError(f"{where}: {name} has parts that are no texts; leave images and others out")
+            raise UserError(f"{where}: {name} has parts that are not text; leave images and others out")
         text = "\n".join(parts)
     if not isinstance(text, str):
         raise UserError(f"{where}: {name} has no text but {shorten(text)}; give each turn a text")

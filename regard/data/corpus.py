@@ -26,17 +26,17 @@ from regard.text.tokenizer_kinds import KINDS
 
 @dataclass
 class Corpus:
-    """What a task is trained and validated on."""
+    """The data that a task is trained and validated on."""
 
     train: Any  # a Stream, or another dataset of the task
     valid: Any | None
     tokenizer: Tokenizer | None  # None for images
     target_tokenizer: Tokenizer | None = None  # if the target has a vocabulary of its own
     task_settings: dict[str, Any] = field(default_factory=dict)  # that follow from the data
-    notes: list[str] = field(default_factory=list)  # what the user should know about the data
+    notes: list[str] = field(default_factory=list)  # notes on the data for the user
     model_settings: dict[str, int] = field(default_factory=dict)  # that follow from the data: size of images
     files: list[str] = field(default_factory=list)  # that were read
-    summary: list[str] = field(default_factory=list)  # what was read, in a few lines
+    summary: list[str] = field(default_factory=list)  # a description of the data, in a few lines
 
 
 def load_corpus(
@@ -89,7 +89,7 @@ def _streamed_corpus(
     specials: Sequence[str],
     tokenizer: Tokenizer | None,
 ) -> Corpus:
-    """Texts that are read while training; of a stream, the first documents are held out."""
+    """Texts that are read while training; the first documents of the stream are held out."""
     train, valid, tokenizer = open_stream(paths, config, specials, tokenizer, hold_out=not valid_paths)
     if valid_paths:
         parts = ((True, starts, text) for starts, text in read_chunks(valid_paths))

@@ -1,8 +1,8 @@
 """Decode images in several processes.
 
 Pillow holds Python's lock for a fifth of the time that it needs for a small JPEG. With more than a few
-cores, threads would wait for each other, and the thread that trains would wait for them. Pixels come back
-in memory that both processes share: through a pipe, they took longer than decoding.
+cores, threads would wait for each other, and the training thread for them. Pixels are returned in shared
+memory: sending them through a pipe took longer than decoding.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from regard.errors import UserError
 from regard.vision.decode_worker import SharedPixels
 from regard.vision.decoding import FileBytes, ImageSource, ImageTooLarge, Size, decode_image, read_size
 
-FEW = 3  # with so many processors, threads are as fast
+FEW = 3  # up to this number of processors, threads are as fast
 
 
 def processors() -> int:
@@ -35,7 +35,7 @@ def processors() -> int:
 
 @functools.cache
 def decoders() -> "Decoders | None":
-    """The processes that all datasets share; None where threads are as fast."""
+    """The processes that all datasets share; None if threads are as fast."""
     return Decoders(processors() - 1) if processors() > FEW and os.name == "posix" else None
 
 
@@ -65,8 +65,8 @@ class Decoders:
     def ask(
         self, sources: Sequence[ImageSource], images: Sequence[np.ndarray] | None
     ) -> dict[str, Any] | None:
-        """Ask the next idle process; None if it is gone, or has not these bytes. Raise the error that it
-        found in an image."""
+        """Send a request to the next idle process; return None if the process has ended or can't get the
+        bytes. Raise its error about an image."""
         if any(isinstance(source, FileBytes) for source in sources):
             return None
         worker = self.idle.get()
@@ -118,7 +118,7 @@ class Worker:
 
 
 def open_memory() -> int:
-    """Open a file in memory, or a temporary one where there are none such; both end with their processes."""
+    """Open a file in memory, or a temporary one on other systems; both vanish with their processes."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("regard-pixels")
     with tempfile.TemporaryFile() as file:
@@ -128,7 +128,7 @@ def open_memory() -> int:
 def stop_workers(workers: Sequence[Worker]) -> None:
     for worker in workers:
         for pipe in (worker.process.stdin, worker.process.stdout):
-            with suppress(OSError):  # what a dead process did not read
+            with suppress(OSError):  # requests that a dead process did not read
                 pipe.close()  # type: ignore[union-attr]
     for worker in workers:
         worker.process.wait()

@@ -1,4 +1,4 @@
-"""SHA-256 of files, remembered as long as the file system says that a file is the same."""
+"""SHA-256 of files, cached as long as a file's size and times are unchanged."""
 
 import hashlib
 import json
@@ -14,20 +14,20 @@ from regard.files.untrusted import parse_json, read_text
 
 Status = tuple[int, int, int, int]  # size, time of the last change, of the last change of status, inode
 
-MAX_BYTES = 2**30  # of what `write` wrote: a hundred for each file
+MAX_BYTES = 2**30  # a file of `write` has a hundred bytes for each path
 FRESH = 2 * 10**9  # nanoseconds: a file that was just written may change again within a tick of the clock
 
-_known: dict[str, tuple[Status, str]] = {}  # path -> what it was, and its SHA-256 then
+_known: dict[str, tuple[Status, str]] = {}  # path -> its status, and its SHA-256 at that time
 
 
 def file_status(path: str | Path) -> Status:
-    """Return what changes when a file does."""
+    """Return values that change when a file changes."""
     status = regular_stat(path)
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def file_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file, which is read unless it is known and has not changed since."""
+    """Return the SHA-256 of a file, which is read only if it is new or has changed."""
     path = os.path.abspath(path)
     status = file_status(path)
     known = _known.get(path)
@@ -43,7 +43,7 @@ def file_sha256(path: str | Path) -> str:
 
 
 def remember(file: Path) -> dict[str, str]:
-    """Take over what `write` wrote; return the SHA-256 of each path. A damaged file counts as empty."""
+    """Load a file of `write` into the cache; return each path's SHA-256. A damaged file is empty."""
     try:
         rows = parse_json(read_text(file, MAX_BYTES))
         digests = {
@@ -56,7 +56,7 @@ def remember(file: Path) -> dict[str, str]:
 
 
 def write(file: Path, digests: Iterable[tuple[str, str]]) -> None:
-    """Write the SHA-256 of these paths, each with what tells whether the file has changed since."""
+    """Write the SHA-256 and the status of each of these paths."""
     unknown: Status = (-1, -1, -1, -1)
     rows = []
     for path, digest in digests:

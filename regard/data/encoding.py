@@ -21,7 +21,7 @@ from regard.text.tokenizer import AT_ONCE, Tokenizer, split_chunks
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 
 TRAINING_TEXT = 2**30  # characters: more do not make a better tokenizer
-MOST_TOKENS = 2**24  # of a vocabulary; its trainer takes the room for all of them at once
+MOST_TOKENS = 2**24  # of a vocabulary; the trainer allocates memory for all of them at once
 MIN_DOCUMENTS = 10  # with fewer, the end of the text is held out instead of whole documents
 
 
@@ -30,7 +30,7 @@ class DataConfig(ReadConfig):
     tokenizer: str = "char"  # a kind to train, or a tokenizer.json or its folder
     vocab: int = 8192  # the target size of a trained tokenizer's vocabulary
     holdout: float = 0.1  # the share of the text for validation, if no validation text is given
-    parts: int | None = None  # of a stream, that are read side by side; None: one for each process
+    parts: int | None = None  # parts of a stream that are read side by side; None: one for each process
     buffer: int = 2**20  # tokens of each part that are shuffled together
 
     def __post_init__(self) -> None:
@@ -52,8 +52,8 @@ Parts = Iterable[Part]
 def split_texts(texts: Iterable[Chunk], valid: Iterable[Chunk] | None, holdout: float) -> Parts:
     """Return all texts, each with whether it is held out.
 
-    Held out are `valid`, if given; or every tenth document, for a holdout of 0.1, equal ones counted as one;
-    or, of few documents, the last tenth of their characters (as nanoGPT does).
+    Held out are `valid`, if given; or every tenth document, for a holdout of 0.1, where equal ones count as
+    one; or, if there are few documents, the last tenth of their characters (as in nanoGPT).
     """
     if valid is not None:
         sides = ((False, texts), (True, valid))
@@ -96,7 +96,7 @@ def _cut_texts(texts: Iterable[Chunk], left: int) -> Iterator[Part]:
 
 
 def split_parts(parts: Parts) -> Iterator[Part]:
-    """Yield the pieces that the tokenizer encodes: the same ones, however a document came in chunks."""
+    """Yield the pieces that the tokenizer encodes, independent of the chunks of a document."""
     number = 0
 
     def document(part: Part) -> tuple[int, bool]:
@@ -110,7 +110,7 @@ def split_parts(parts: Parts) -> Iterator[Part]:
 
 
 def texts_to_learn_from(parts: Parts) -> Iterable[tuple[bool, str]]:
-    """Return what `tokenizer_for` takes."""
+    """Return the texts for `tokenizer_for`."""
     return Reiterable(lambda: ((held_out, piece) for held_out, _, piece in split_parts(parts)))
 
 
@@ -123,7 +123,7 @@ def tokenizer_for(
     """
     kind = config.tokenizer
     if kind in KINDS:
-        # The characters of the held-out text give nothing away, and would be unknown otherwise.
+        # The characters of the held-out text reveal nothing, and would be unknown otherwise.
         learnable = Reiterable(lambda: (text for held_out, text in texts if kind == "char" or not held_out))
         limit = sys.maxsize if kind == "char" else TRAINING_TEXT
         return train_tokenizer(

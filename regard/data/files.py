@@ -29,12 +29,12 @@ from regard.errors import UserError, first_line, os_reason
 from regard.files.regular import regular_stat
 
 MAX_LINE = 10_000_000  # bytes
-MAX_EXPANSION = 100  # times the size of a compressed file: text expands about 4 times, and rarely 20
+MAX_EXPANSION = 100  # times the size of a compressed file: text expands about 4 times, rarely 20
 SMALL = 2**28  # bytes that any compressed file may expand to
 PIPE_WAIT = 60.0  # seconds for the first byte of a pipe
 CONVERTED = {".html", ".htm", ".xhtml", ".srt", ".vtt", ".warc", ".wet"}  # from version 3 on
 SAVED = {"dataset_info.json", "dataset_dict.json"}  # what save_to_disk writes beside the rows
-USUAL_IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tiff", ".webp"}  # of all that Pillow reads
+USUAL_IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tiff", ".webp"}  # of all formats that Pillow reads
 COMPRESSED = {".gz", ".xz", ".zst"}
 CONVERT = (
     dict.fromkeys((".heic", ".heif"), " (convert to .png, or: pip install pillow-heif)")
@@ -43,7 +43,7 @@ CONVERT = (
     | dict.fromkeys((".zip",), " (give it by itself)")
     | dict.fromkeys((".xls", ".ods", ".numbers"), " (save it as .xlsx or .csv)")
     | dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".html", ".epub"), " (convert to .txt)")
-)  # files that people have, and what to do with them
+)  # common files of other kinds, and what to do with them
 # Paths
 
 
@@ -109,7 +109,7 @@ def expand_folders(paths: Iterable[str], suffixes: Set[str]) -> Iterator[str]:
 
 
 def content_suffix(path: str) -> str:
-    """Return the suffix that names the format, below the one that names the compression: a.TSV.gz -> .tsv"""
+    """Return the suffix that names the format, before the one that names the compression: a.TSV.gz -> .tsv"""
     name = Path(path.lower())
     return Path(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
 
@@ -133,14 +133,14 @@ class _ZstdReader(io.RawIOBase):
     """The content of a .zst file. Unlike zstandard's own reader, it notices that a file was cut short."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.ready, self.at = file, b"", 0  # `at`: what has been taken of `ready`
+        self.file, self.ready, self.at = file, b"", 0  # `at`: how much of `ready` has been used
         self.frame: Any = None
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        import zstandard  # only such files need it
+        import zstandard  # imported for such files only
 
         while self.at == len(self.ready):
             self.ready, self.at = b"", 0
@@ -165,7 +165,7 @@ class _ZstdReader(io.RawIOBase):
 
 
 def expansion_limit(size: int) -> int | None:
-    """Return how many bytes a compressed file of this size may expand to; None: any number, of a pipe."""
+    """Return how many bytes a compressed file of this size may expand to; None for a pipe: any number."""
     limit = current_reading().config.max_bytes
     return max(SMALL, MAX_EXPANSION * size) if limit is None and size else limit
 
@@ -185,7 +185,7 @@ def check_unpacked(archive: str) -> None:
 
 
 class _LimitedReader(io.RawIOBase):
-    """What a decompressor returns, up to a limit: a small file may expand to fill any memory or disk."""
+    """The output of a decompressor, up to a limit: a small file may expand to fill any memory or disk."""
 
     def __init__(self, file: Any, path: str, size: int) -> None:
         self.file, self.path, self.count = file, path, 0
@@ -202,7 +202,7 @@ class _LimitedReader(io.RawIOBase):
 
 
 def _open_pipe(path: str) -> IO[bytes]:
-    """Open a named pipe; raise UserError if nothing is written to it, where opening it would block."""
+    """Open a named pipe; raise UserError if nothing is written to it, since opening it would block."""
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")  # noqa: SIM115 - the caller closes it
     deadline = time.monotonic() + PIPE_WAIT
     while not file.peek(1):
@@ -272,10 +272,10 @@ def open_file(path: str) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def open_text(path: str) -> Iterator[IO[bytes]]:
-    """Open a file as `open_file` does; its text is recoded to UTF-8 where that is known to be needed."""
+    """Open a file as `open_file` does; its text is recoded to UTF-8 if necessary."""
     suffix = content_suffix(path)
     if suffix in CONVERT and suffix not in {*CONVERTED, ".svg"}:
-        raise UserError(f"{path}: a {suffix} file is no text{CONVERT[suffix]}")
+        raise UserError(f"{path}: a {suffix} file is not text{CONVERT[suffix]}")
     with open_file(path) as file:
         is_recoded = reading_version() > 1
         yield recode(file, display_name(path), current_reading().config.encoding) if is_recoded else file
@@ -360,7 +360,7 @@ def read_jsonl(path: str, lines: Iterable[bytes] | None = None) -> Iterator[tupl
 def load_hub_dataset(path: str, stream: bool | None = None) -> tuple[Any, list[str]]:
     """Load hf:NAME, hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, each with an optional :SPLIT (else train).
 
-    Return the dataset and the names of its columns. With `stream` (None: as data.stream says), it is not
+    Return the dataset and the names of its columns. With `stream` (None: as in data.stream), it is not
     copied to the disk.
     """
     try:

@@ -27,13 +27,13 @@ LANGUAGES = {
 
 
 def is_header(cells: Sequence[str], columns: tuple[Set[str], Set[str]]) -> bool:
-    """Whether two cells are names of two columns."""
+    """Return whether two cells are names of two columns."""
     first, second = (cell.strip().lower() for cell in cells)
     return reading_version() > 1 and first != second and first in columns[0] and second in columns[1]
 
 
 def is_pair_header(cells: Sequence[str]) -> bool:
-    """Whether two cells are names such as source and target, or two languages: en and de, en_US and de_DE."""
+    """Return whether two cells are names such as source and target, or languages such as en and de, en_US."""
     languages = [language_of(cell) for cell in cells]
     return is_header(cells, (SOURCES, TARGETS)) or is_header(languages, (LANGUAGES, LANGUAGES))
 
@@ -43,11 +43,11 @@ def language_of(name: str) -> str:
 
 
 def is_language(name: str) -> bool:
-    """Whether the name of a column is that of a language: en, en_US, German."""
+    """Return whether the name of a column is a language: en, en_US, German."""
     return language_of(name) in LANGUAGES
 
 
 def record_header(where: str, cells: Sequence[str], what: str) -> None:
-    """Say that a line was taken for a header, and how to have it read."""
+    """Note that a line was taken for a header, and how to avoid that."""
     names = ", ".join(cell.strip() for cell in cells)
     record_note(f"{where}: left out, a header ({names}); if it is a {what}, put a blank line before it")

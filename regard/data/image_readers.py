@@ -64,7 +64,7 @@ CAPTIONS = Layout(
     "image and caption",
     guess_files("image", "caption", readable_suffixes),
 )
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})  # that version 1 reads
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})  # formats of version 1
 
 
 def read_image_classes(
@@ -229,7 +229,7 @@ def read_idx(path: str, dimensions: int) -> np.ndarray:
         shape = struct.unpack(f">{dimensions}I", head[4:])
         if (size := int(np.prod(shape, dtype=object))) > 2**36 or min(shape) < 1:
             raise UserError(
-                f"{path}: its header says {' x '.join(map(str, shape))} bytes, which cannot be; get it again"
+                f"{path}: its header says {' x '.join(map(str, shape))} bytes, which is wrong; get it again"
             )
         data = bytearray()  # grows with what is there, not with what the header says
         while len(data) <= size and (block := file.read(min(2**20, size + 1 - len(data)))):

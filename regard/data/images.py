@@ -36,14 +36,14 @@ from regard.vision.decoding import (
 DEFAULT_WIDTH = 224  # the size to which larger images are resized, if none is given
 SMALL = 32  # up to this, the default size is the images' own; larger ones are rounded, to divide into patches
 MAX_MEMORY = 2 * 2**30  # bytes of pixels that are decoded once and kept
-MANY = 512  # images of a dataset that are worth the start of processes
+MANY = 512  # from this many images on, processes are started
 CHUNK = 8  # images that a process decodes at a time, at most
 
 
 class PixelCache:
     """Decoded images, up to a number of bytes; several threads may use it.
 
-    What is in it stays: an epoch reads every image once, so none is needed sooner than another.
+    Images are never removed: an epoch reads every image once, so all are equally useful.
     """
 
     def __init__(self, max_bytes: int):
@@ -129,13 +129,13 @@ class ImageDataset:
         ]
 
     def keys(self) -> list[bytes]:
-        """Return what equal images share: pixels; or, of many, the size and beginning of their files."""
+        """Return keys that equal images share: their pixels; of many, the size and beginning of files."""
         if self.pixels is not None:
             return [hashlib.sha256(image.contiguous().numpy().data).digest() for image in self.pixels]
         return [source.key() for source in self.sources]
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of all images: of their files, or of their pixels if these are not from files."""
+        """Return a SHA-256 of all images: of their files, or of their pixels if there are no files."""
         sha = hashlib.sha256(f"{len(self)} {self.shape}".encode())
         for source in self.sources:
             if isinstance(source, FileBytes):
@@ -155,7 +155,7 @@ class ImageDataset:
         return sha.hexdigest()
 
     def moments(self) -> tuple[list[float], list[float]]:
-        """Return mean and standard deviation of each channel, from 0 to 1, of up to a thousand images."""
+        """Return mean and standard deviation of each channel, from 0 to 1, over up to a thousand images."""
         channels = (self.read(self._sample_rows()).double() / 255).transpose(0, 1).flatten(1)
         return channels.mean(1).tolist(), channels.std(1).clamp(min=1e-3).tolist()
 
@@ -168,12 +168,12 @@ class ImageDataset:
 
 @functools.cache
 def decoding_threads() -> ThreadPoolExecutor:
-    """The threads that decode, or wait for processes that do."""
+    """The threads that decode, or wait for decoding processes."""
     return ThreadPoolExecutor(processors(), "decode")
 
 
 def run_chunks(count: int, size: int, run: Callable[[slice], None], advance: Callable[[int], None]) -> None:
-    """Call `run` on slices of range(count), in several threads. The first error ends all."""
+    """Call `run` on slices of range(count), in several threads. The first error ends all of them."""
     slices = [slice(i, min(i + size, count)) for i in range(0, count, size)]
     jobs: list[Future[None]] = [decoding_threads().submit(run, each) for each in slices]
     try:
@@ -182,7 +182,7 @@ def run_chunks(count: int, size: int, run: Callable[[slice], None], advance: Cal
             advance(each.stop - each.start)
     except BaseException:
         for job in jobs:
-            job.cancel()  # do not decode thousands of others first
+            job.cancel()  # don't decode thousands of others first
         for job in jobs:
             if not job.cancelled():
                 job.exception()  # wait for those that run: they write to the same memory
@@ -248,7 +248,7 @@ def find_image(path: str) -> ImageSource:
 
 
 def read_pixels(image: object, shape: Shape) -> Tensor:
-    """Return the pixels (C, H, W) of an image, if it is not decoded yet. A string is no path here."""
+    """Return the pixels (C, H, W) of an image, decoded if necessary. Strings are not paths here."""
     if isinstance(image, Tensor):
         return image
     if not isinstance(image, ImageSource):

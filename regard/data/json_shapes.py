@@ -26,14 +26,14 @@ def coco_captions(name: str, value: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def is_wrapper(value: dict[str, Any]) -> bool:
-    """Whether it is an object around an object with a list of rows."""
+    """Return whether this is an object around an object with a list of rows."""
     inner = next(iter(value.values())) if len(value) == 1 else None
     lists = [each for each in inner.values() if isinstance(each, list)] if isinstance(inner, dict) else []
     return any(each and isinstance(each[0], dict | list) for each in lists)
 
 
 def has_list(value: Any, depth: int = 2) -> bool:
-    """Whether it is an object that has a list in it, which is not empty, or in an object there."""
+    """Return whether this object, or an object in it, has a list that is not empty."""
     return (
         depth > 0
         and isinstance(value, dict)
@@ -44,13 +44,13 @@ def has_list(value: Any, depth: int = 2) -> bool:
 
 
 def is_grid(value: dict[str, Any]) -> bool:
-    """Whether it is an object of objects with the same keys: rows or columns, as pandas writes them."""
+    """Return whether this is an object of objects with equal keys: rows or columns, as pandas writes."""
     keys = [list(inner) if isinstance(inner, dict) else None for inner in value.values()]
     return bool(keys) and bool(keys[0]) and all(each == keys[0] for each in keys)
 
 
 def has_row_keys(grid: dict[str, dict[str, Any]]) -> bool:
-    """Whether the outer keys are those of rows: numbers, or else more than the inner ones."""
+    """Return whether the outer keys stand for rows: they are numbers, or more than the inner ones."""
     outer, inner = list(grid), list(next(iter(grid.values())))
     numbered = [all(key.isdecimal() for key in keys) for keys in (outer, inner)]
     return numbered[0] if numbered[0] != numbered[1] else len(outer) > len(inner)
@@ -58,7 +58,7 @@ def has_row_keys(grid: dict[str, dict[str, Any]]) -> bool:
 
 def json_columns(value: dict[str, Any]) -> list[list[Any]] | None:
     """Return the columns of an object of lists of equal length, or of objects by the row's number, as pandas
-    writes them; None of any other object."""
+    writes them; None for any other object."""
     columns = list(value.values())
     if is_grid(value) and not has_row_keys(value):
         return [list(column.values()) for column in columns]

@@ -24,9 +24,8 @@ TEXTS = ("sentence", "review", "comment", "content", "document", "body", "tweet"
 
 
 def guess_columns(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
-    """Beside a column that is named as the label or the score, take the one that is obviously the text. Of
-    two columns besides numbers of rows, take the one with few short values for the label, and the other for
-    the text."""
+    """If the label or score is named, take the column that is obviously the text. If there are two columns
+    besides row numbers, take the one with few short values for the label, and the other for the text."""
     candidates = [
         index for index, name in enumerate(names) if normalize(name) not in NUMBERS and "." not in name
     ]
@@ -100,7 +99,7 @@ class LabelledTexts:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that there are."""
+        """The names of the existing columns."""
         columns = (self.texts, self.second_texts, self.labels, self.scores)
         return [name for name, column in zip(COLUMNS, columns, strict=True) if column is not None]
 
@@ -205,10 +204,10 @@ def split_labels(
 def split_by_class(
     labels: Sequence[str], holdout: float, sources: Sequence[Hashable]
 ) -> tuple[list[int], list[int]]:
-    """Return the numbers of rows for training and for validation: every tenth source of each class, for a
-    holdout of 0.1. If no class has so many, the last of each that has two or more.
+    """Return the indices of rows for training and for validation: every tenth source of each class, for a
+    holdout of 0.1. If no class has ten, the last one of each class with two or more.
 
-    Rows with one source stay together; their class is that of the first.
+    Rows with one source stay together; their class is the first row's.
     """
     groups = number_groups(sources).tolist()
     groups_of_class: dict[str, dict[int, None]] = defaultdict(dict)

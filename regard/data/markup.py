@@ -9,7 +9,7 @@ from regard.errors import UserError
 
 MAX_PAGE = 2**25  # bytes
 TAIL = (
-    10_000  # characters of an unfinished tag at the end of a page that are looked at: it takes their square
+    10_000  # characters of an unfinished tag at the end of a page: parsing takes the square of their number
 )
 SKIPPED = {
     *("aside", "button", "footer", "head", "iframe", "math", "nav", "noscript", "object", "script"),
@@ -26,7 +26,7 @@ CHARSET = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?([\w.:-]{1,40})"""
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 ARROW = "-->"  # between the two times of a subtitle
 SUBTITLE_TAG = re.compile(r"<[^<>]{0,200}>|\{\\[^{}]{0,200}\}")
-NOTES = ("WEBVTT", "NOTE", "STYLE", "REGION")  # begin parts of a .vtt that are no subtitles
+NOTES = ("WEBVTT", "NOTE", "STYLE", "REGION")  # begin parts of a .vtt that are not subtitles
 
 
 # Web pages
@@ -39,7 +39,7 @@ class _TextOfPage(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.lines: list[str] = []
         self.line: list[str] = []  # pieces of the last line
-        self.skipped = 0  # how deep this is in elements that are left out
+        self.skipped = 0  # the depth in elements that are left out
         self.verbatim = 0  # and in <pre>
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
@@ -95,7 +95,7 @@ def html_to_text(page: str) -> str:
 
 
 def page_encoding(page: bytes) -> str | None:
-    """Return the encoding that a page states; None if it states none that is known."""
+    """Return the encoding that a page states; None if it states no known one."""
     for mark, name in MARKS.items():
         if page.startswith(mark):
             return name
@@ -104,7 +104,7 @@ def page_encoding(page: bytes) -> str | None:
 
 
 def known_encoding(name: str) -> str | None:
-    """Return a name that Python decodes texts by; None if it knows none."""
+    """Return a name of the encoding that Python knows, or None."""
     try:
         "".encode(name)
     except (LookupError, UnicodeError, ValueError):
@@ -133,14 +133,14 @@ def read_page(path: str) -> str:
 
 
 def read_subtitles(path: str) -> str:
-    """Return what is said in a .srt or .vtt file, a line for each subtitle, without numbers and times."""
+    """Return the text of a .srt or .vtt file, a line for each subtitle, without numbers and times."""
     lines: list[str] = []
     cue: list[str] = []  # lines of the last subtitle
     has_times = is_open = is_note = False  # `is_open`: after the times of a subtitle
 
     def end_cue() -> None:
         text = " ".join(" ".join(cue).split())
-        if text and (not lines or lines[-1] != text):  # those that scroll come twice
+        if text and (not lines or lines[-1] != text):  # subtitles that scroll are repeated
             lines.append(text)
         cue.clear()
 
@@ -158,10 +158,10 @@ def read_subtitles(path: str) -> str:
             is_note = True
         else:
             text = SUBTITLE_TAG.sub("", line)
-            if text.startswith(("- ", "– ")) and cue:  # somebody else
+            if text.startswith(("- ", "– ")) and cue:  # another speaker
                 end_cue()
             cue.append(text)
     end_cue()
     if lines and not has_times:
-        raise UserError(f"{path}: no times ({ARROW}), so these are no subtitles; name it .txt")
+        raise UserError(f"{path}: no times ({ARROW}), so these are not subtitles; name it .txt")
     return "".join(line + "\n" for line in lines)

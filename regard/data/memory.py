@@ -1,5 +1,4 @@
-"""Data of a Python program as tables: lists, dictionaries, data frames and iterators, under a name of their
-own."""
+"""Data of a Python program as tables: lists, dictionaries, data frames and iterators, each with a name."""
 
 import hashlib
 import os
@@ -11,16 +10,16 @@ from regard.errors import UserError
 
 PREFIX = "memory:"  # of the names, which end with a SHA-256 of the data
 
-INPUTS = ("text", "source", "question", "sentence", "image", "audio")  # columns that a model is asked with
+INPUTS = ("text", "source", "question", "sentence", "image", "audio")  # columns of inputs to a model
 
 Columns = list[str]
 Cells = list[Any]
 
-_tables: dict[str, tuple[Columns, list[Cells]]] = {}  # for as long as this process runs
+_tables: dict[str, tuple[Columns, list[Cells]]] = {}  # as long as this process runs
 
 
 def is_memory(path: str) -> bool:
-    return path.startswith(PREFIX) and not path.startswith(f"{PREFIX}//")  # which is a store of fsspec
+    return path.startswith(PREFIX) and not path.startswith(f"{PREFIX}//")  # a store of fsspec
 
 
 def name_data(value: Any) -> str:
@@ -35,7 +34,7 @@ def name_data(value: Any) -> str:
     if not rows:
         raise UserError("the data have no rows; give at least one")
     sha = hashlib.sha256(f"({header!r}, [".encode("utf-8", "surrogatepass"))
-    for number, row in enumerate(rows):  # not all at once: they may be images
+    for number, row in enumerate(rows):  # one by one: they may be images
         sha.update(f"{', ' * (number > 0)}{row!r}".encode("utf-8", "surrogatepass"))
     sha.update(b"])")
     name = f"{PREFIX}{sha.hexdigest()}"
@@ -51,8 +50,8 @@ def name_several(values: Any) -> list[str]:
 
 
 def list_inputs(value: Any) -> Any:
-    """Return the texts or images of a data frame, which has one column, or one that is named after them; and
-    anything else as it is."""
+    """Return the texts or images of a data frame, which has one column or a column with such a name;
+    return anything else unchanged."""
     if not is_frame(value):
         return value
     header, rows = _to_table(value)
@@ -70,7 +69,7 @@ def find_table(name: str) -> tuple[Columns, list[Cells]]:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether this is a data frame of polars or pandas."""
+    """Return whether this is a data frame of polars or pandas."""
     return hasattr(value, "to_dicts") or (hasattr(value, "columns") and hasattr(value, "to_dict"))
 
 
@@ -112,7 +111,7 @@ def is_pillow_image(value: Any) -> bool:
 
 
 def encode_if_image(value: Any) -> Any:
-    """Return the bytes of a file for a Pillow image, and anything else as it is."""
+    """Return the bytes of a file for a Pillow image, and anything else unchanged."""
     if not is_pillow_image(value):
         return value
     from regard.vision.decoding import encode_image  # imports Pillow

@@ -9,12 +9,12 @@ DEPTH = 2  # of objects in objects whose keys are columns
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, or what its objects have under a key, or under a key of the objects there."""
+    """A column of a table, or of the values under a key of its objects, or of objects in these."""
 
     index: int
     name: str
     keys: tuple[str, ...] = ()
-    has_objects: bool = False  # which have columns of their own, under their keys
+    has_objects: bool = False  # objects, whose keys are columns
 
     @property
     def key(self) -> str | None:
@@ -28,7 +28,7 @@ class Column:
 
 
 def nested_columns(index: int, name: str, values: Sequence[Any], keys: tuple[str, ...] = ()) -> list[Column]:
-    """Return the column of these values, and those of the keys of objects in it, up to DEPTH of them."""
+    """Return the column of these values, and those of the keys of its objects, up to DEPTH levels."""
     objects = [value for value in values if isinstance(value, dict)] if len(keys) < DEPTH else []
     inner = dict.fromkeys(key for value in objects for key in value)
     column = Column(index, name, keys, has_objects=bool(inner))

@@ -18,11 +18,11 @@ from regard.text.tokenizer import AT_ONCE, Tokenizer
 class PairConfig(DataConfig):
     tokenizer: str = "bpe"  # as for texts: a kind to train, or a tokenizer.json or its folder
     target_tokenizer: str | None = None  # None: one vocabulary for both sides; else the target's own
-    shortest: int = 1  # the fewest tokens of a side
-    longest: int | None = None  # the most tokens of a side, if the model's context does not allow fewer
-    ratio: float = 9.0  # the most tokens of the longer side for each of the shorter; 0 allows any
-    keep_targets: bool = False  # of data that teachers answer: learn both, the data's targets and theirs
-    bpe_dropout: float = 0.0  # of merges, while training: a word comes in other pieces at each pass
+    shortest: int = 1  # the smallest number of tokens of a side
+    longest: int | None = None  # the tokens of a side, at most; None: as the model's context allows
+    ratio: float = 9.0  # the largest ratio of the lengths of both sides; 0 allows any
+    keep_targets: bool = False  # with teachers: learn both the data's targets and the teachers' answers
+    bpe_dropout: float = 0.0  # the share of merges left out in training: a word is split anew each time
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +44,7 @@ class PairDataset:
     ) -> None:
         self.sources, self.targets = sources, targets
         self.source_ids, self.target_ids = source_ids, target_ids
-        self.bpe_dropout, self.keep_targets = 0.0, False  # as in PairConfig, while training
+        self.bpe_dropout, self.keep_targets = 0.0, False  # as in PairConfig, in training
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -112,7 +112,7 @@ def _encode_rows(rows: Iterable[list[str]], tokenizer: Tokenizer, separator: int
 
 
 def _batches(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
-    """Yield as many rows as the tokenizer encodes in one call."""
+    """Yield the rows that the tokenizer encodes in one call."""
     batch: list[list[str]] = []
     characters = 0
     for turns in rows:
@@ -151,7 +151,7 @@ def filter_pairs(
     keep = np.ones(len(pairs), dtype=bool)
     report = []
     for reason, bad in reasons.items():
-        if dropped := int((keep & bad).sum()):  # each pair counts for its first reason only
+        if dropped := int((keep & bad).sum()):  # each pair counts only for its first reason
             report.append(f"dropped {dropped:,} of {pairs.describe()}: {reason}")
         keep &= ~bad
     if len(pairs) and not keep.any():

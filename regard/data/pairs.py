@@ -31,7 +31,7 @@ History = tuple[list[str], str]  # the turns of the source, oldest first, and th
 
 
 class UserReply(tuple[str, str]):
-    """A pair whose target is what a user says: part of a conversation, but no reply to learn."""
+    """A pair whose target is a user's message: part of a conversation, but not a reply to learn."""
 
 
 LICENCE = re.compile(r"CC[- ]BY|CC0|tatoeba\.org", re.IGNORECASE)
@@ -59,7 +59,7 @@ def read_pairs(paths: Sequence[str]) -> Iterator[Pair]:
 
 
 def locate_pairs(paths: Sequence[str]) -> Iterator[tuple[str, Pair]]:
-    """Yield where each pair is, and the pair."""
+    """Yield the location of each pair, and the pair."""
     files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
     parallel = [file for file in files if not is_table(file)]
     for file in parallel:
@@ -92,7 +92,7 @@ def locate_pairs(paths: Sequence[str]) -> Iterator[tuple[str, Pair]]:
 
 
 def locate_table_pairs(table: Table) -> Iterator[tuple[str, Pair]]:
-    """Yield where each pair of a table is, and the pair."""
+    """Yield the location of each pair of a table, and the pair."""
     if table.header and "turns" in table.header:
         yield from _read_turns(table)
         return
@@ -124,7 +124,7 @@ def guess_languages(names: list[str], rows: list[Row], columns: dict[str, int]) 
     """Take two columns that are named after languages for source and target, in their order."""
     keys = [name.rpartition(".")[2] for name in names]
     languages = [index for index, key in enumerate(keys) if is_language(key)]
-    if len(languages) > 2:  # id may be Indonesian, but is rarely
+    if len(languages) > 2:  # id may be Indonesian, but rarely is
         languages = [index for index in languages if normalize(keys[index]) not in NUMBERS]
     missing = [name for name in ("source", "target") if name not in columns]
     free = [index for index in languages if index not in columns.values()]
@@ -132,8 +132,8 @@ def guess_languages(names: list[str], rows: list[Row], columns: dict[str, int]) 
 
 
 def guess_texts(names: list[str], rows: list[Row], columns: dict[str, int]) -> dict[str, int]:
-    """Of columns without names, take those that are no numbers and no licence for source and target: Tatoeba
-    writes source, target, attribution; or number, source, number, target."""
+    """Of columns without names, take the two that are neither numbers nor a licence for source and target:
+    Tatoeba writes source, target, attribution; or number, source, number, target."""
     if columns or not rows or names != [str(number) for number in range(1, len(rows[0][1]) + 1)]:
         return {}
     texts = []
@@ -172,7 +172,7 @@ def _stripped_lines(path: str) -> Iterator[str]:
 
 
 def conversation_ids(pairs: Sequence[Pair]) -> list[int]:
-    """Number each pair's conversation; a pair continues it if its source is the target before."""
+    """Number each pair's conversation; a pair continues it if its source is the target of the pair before."""
     ids: list[int] = []
     previous = None
     for source, target in pairs:
@@ -200,9 +200,8 @@ def split_pairs(
 ) -> tuple[list[Pair], list[Pair]]:
     """Return pairs for training and for validation.
 
-    The latter are `valid`, if given; or every tenth conversation, for a holdout of 0.1; or, of few
-    conversations, the last tenth, though at least one of two or more. Conversations that begin alike count as
-    one.
+    Validation pairs are `valid`, if given; or every tenth conversation, for a holdout of 0.1; or, if there
+    are few, the last tenth, but at least one of two or more. Conversations that begin alike count as one.
     """
     if valid is not None:
         return list(pairs), list(valid)

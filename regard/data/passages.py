@@ -14,7 +14,7 @@ from regard.errors import UserError
 from regard.text.sentences import split_sentences
 from regard.text.tokenizer import Tokenizer
 
-LINES = 25  # of one sentence each that make a document, if there are no blank lines
+LINES = 25  # lines of one sentence each that form a document, if there are no blank lines
 SAMPLED_LINES = 1000
 
 
@@ -22,7 +22,7 @@ def split_paragraphs(text: str) -> list[str]:
     """Return the documents in a text, which blank lines separate.
 
     Without blank lines, each line is a document if most lines have several sentences; else every LINES
-    lines are one, so that there are both following sentences and other documents.
+    lines are one, so that there are both next sentences and other documents.
     """
     parts = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
     if len(parts) > 1:
@@ -45,7 +45,7 @@ class Passages:
         self.cuts = np.array(list(pairwise(cuts)))  # first sentence and end of each passage
 
     def passage_end(self, first: int, longest: int) -> int:
-        """Return the end of as many of a document's sentences, from this one on, as fit; at least one."""
+        """Return the end of a passage that begins with this sentence and has as many as fit, at least one."""
         stop = self.firsts[np.searchsorted(self.firsts, first, side="right")]
         starts = self.ids.offsets
         room = starts[first] + longest
@@ -69,7 +69,7 @@ class Passages:
         return self.ids.ids[self.ids.offsets[first] : self.ids.offsets[stop]]
 
     def random_elsewhere(self, first: int, rng: np.random.Generator) -> int:
-        """Return a random sentence of another document than this sentence's."""
+        """Return a random sentence of another document."""
         own = int(np.searchsorted(self.firsts, first, side="right")) - 1
         low, high, last = int(self.firsts[own]), int(self.firsts[own + 1]), int(self.firsts[-1])
         sentence = int(rng.integers(last - (high - low)))

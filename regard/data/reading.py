@@ -1,4 +1,5 @@
-"""What holds for all files that are read together, and what was read: files, rows, columns, notes."""
+"""Settings of all files that are read together, and a record of what was read: files, rows, columns,
+notes."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,8 +11,8 @@ from regard.data.archives import archive_of
 from regard.data.recoding import check_encoding
 
 # How files are read and split. In version 1, Windows' line ends stay, a header is a pair, CoNLL-U is not
-# known, of images only PNG, JPEG and WebP are read, folders named train and val are like any others, and rows
-# are held out one by one, also where they share a source. In versions 1 and 2, the first line of a .tsv of
+# known, only PNG, JPEG and WebP images are read, folders named train and val are like any others, and rows
+# are held out one by one, even if they share a source. In versions 1 and 2, the first line of a .tsv of
 # pairs is a header only if its names are known, web pages and subtitles are plain text, and folders are read
 # without them. In versions 1 to 3, running text has tables only of binary formats, .jsonl and datasets on the
 # hub only under the key "text", and cells of tables lose the blanks around them; folders of it are read
@@ -20,23 +21,23 @@ from regard.data.recoding import check_encoding
 VERSION = 4
 EXAMPLES, LONGEST = 2, 60  # that are shown of what was read, and their characters
 LEFT_OUT = ": left out "  # in a note about files
-EXAMPLE = "  example: "  # what a line with one begins with
+EXAMPLE = "  example: "  # the beginning of a line with one
 
 
-# What a run reads
+# Settings of reading
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadConfig:
-    """The settings in [data] of all that read files, also without a recipe."""
+    """The settings in [data] for reading files, also without a recipe."""
 
-    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
-    version: int = VERSION  # how files are read and split; that with which a run began
-    fold: int = 0  # which part of the data is held out, counted from the last one, for train.folds
-    stream: bool = False  # texts are read while training, and datasets on the hub not copied to the disk
+    max_bytes: int | None = None  # bytes that a compressed file may expand to; None: 100 times its size
+    version: int = VERSION  # the rules by which files are read and split; a resumed run keeps its own
+    fold: int = 0  # the part of the data that is held out, counted from the last one, for train.folds
+    stream: bool = False  # read texts while training, and don't copy datasets of the hub to the disk
     columns: dict[str, str] | None = None  # of tables, by field: {text = "review"}; None: by their names
-    sheet: str | None = None  # of Excel files; None: the first
-    encoding: str | None = None  # of texts; None: UTF-8, or UTF-16 with a byte order mark
+    sheet: str | None = None  # the sheet of Excel files; None: the first
+    encoding: str | None = None  # the encoding of texts; None: UTF-8, or UTF-16 with a byte order mark
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and not self.max_bytes > 0:
@@ -51,16 +52,16 @@ class ReadConfig:
 
 @dataclass
 class Source:
-    """What was read of a file, folder or dataset."""
+    """The record of a file, folder or dataset that is read."""
 
     name: str
-    unit: str = "row"  # what is counted
+    unit: str = "row"  # the unit that is counted
     rows: int = 0  # that are used
     columns: dict[str, str] = field(default_factory=dict)  # of a table: which column each field is read from
-    is_guess: bool = False  # the columns are not named as the fields are
+    is_guess: bool = False  # the columns have other names than the fields
     left_out: dict[str, tuple[int, str]] = field(
         default_factory=dict
-    )  # rows by reason, and where the first is
+    )  # the number of rows by reason, and the location of the first
     examples: list[dict[str, str]] = field(default_factory=list)  # the first rows, by field
 
     def leave_out(self, where: str, reason: str) -> None:
@@ -76,17 +77,17 @@ class Source:
 
 @dataclass
 class Reading:
-    """What holds for all files that are read together, and which these are."""
+    """The settings of all files that are read together, and the files."""
 
     config: ReadConfig = field(default_factory=ReadConfig)
-    usual_columns: Mapping[str, str] = field(default_factory=dict)  # those of a run, that tables may have
-    notes: dict[str, None] = field(default_factory=dict)  # what the user should know, in this order
+    usual_columns: Mapping[str, str] = field(default_factory=dict)  # of the run, which tables may have
+    notes: dict[str, None] = field(default_factory=dict)  # notes for the user, in this order
     files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
-    sources: dict[str, Source] = field(default_factory=dict)  # what was read of each
+    sources: dict[str, Source] = field(default_factory=dict)  # a record for each
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """Those that tables must have, by field."""
+        """The columns that tables must have, by field."""
         return self.config.columns or {}
 
 
@@ -99,7 +100,7 @@ def read_together(
 ) -> Iterator[Reading]:
     """Read files by this configuration with some settings changed, and record those that are opened.
 
-    What is not given is as in the context around it.
+    Other settings are as in the context around it.
     """
     around = current_reading()
     reading = Reading(
@@ -114,12 +115,12 @@ def read_together(
 
 
 def current_reading() -> Reading:
-    """Return what holds here; without `read_together`, the defaults, of which no record is kept."""
+    """Return the current settings; without `read_together`, the defaults, for which nothing is recorded."""
     return _reading.get() or Reading()
 
 
 def record_reading(reading: Reading) -> None:
-    """Record what was read in an inner context."""
+    """Record the sources of an inner context."""
     around = current_reading()
     around.notes |= reading.notes
     around.files |= reading.files
@@ -127,7 +128,7 @@ def record_reading(reading: Reading) -> None:
 
 
 def record_source(name: str, unit: str = "row") -> Source:
-    """Return the record of what is read of a file, folder or dataset, begun anew."""
+    """Begin and return a new record of a file, folder or dataset."""
     source = current_reading().sources[name] = Source(name, unit)
     return source
 
@@ -138,17 +139,17 @@ def record_file(path: str) -> None:
 
 
 def record_note(note: str) -> None:
-    """Record what the user should know about the data."""
+    """Record a note on the data for the user."""
     current_reading().notes.setdefault(note)
 
 
 def reading_version() -> int:
-    """Return how files are read, see VERSION."""
+    """Return the version of the rules by which files are read, see VERSION."""
     return current_reading().config.version
 
 
 def reading_fold() -> int:
-    """Return which part of the data is held out, counted from the last one."""
+    """Return the part of the data that is held out, counted from the last one."""
     return current_reading().config.fold
 
 
@@ -163,9 +164,9 @@ def reading_stream() -> bool:
 def describe_sources(
     sources: Iterable[Source], split: str, is_part: bool = False, notes: Iterable[str] = ()
 ) -> list[str]:
-    """Describe what was read in three lines, notes, and two examples, shown before training begins.
+    """Describe the data in three lines, notes and two examples, which are shown before training.
 
-    `is_part`: there is more than was read.
+    `is_part`: only a part of the data was read.
     """
     more = [f"  note: {note}" for note in notes]
     read = [source for source in sources if source.rows or source.left_out]
@@ -215,7 +216,7 @@ def shorten_value(value: object) -> str:
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
     if isinstance(value, dict) and "text" in value:
-        value = value["text"]  # of an answer, without where it is
+        value = value["text"]  # an answer without its place
     if isinstance(value, list) and len(value) == 1:
         return shorten_value(value[0])
     text = (

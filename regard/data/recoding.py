@@ -1,7 +1,7 @@
-"""Read text in other encodings, or with the line ends of old Macs, as UTF-8 with those of Unix.
+"""Read text in other encodings, or with line ends of old Macs, as UTF-8 with Unix line ends.
 
-What Excel calls "Unicode text", and what PowerShell writes by `>`, is UTF-16 with a byte order mark. Excel's
-plain CSV is in the encoding of the country, which no file says: `data.encoding` names it.
+Excel's "Unicode text", and the output of PowerShell's `>`, are UTF-16 with a byte order mark. Excel's plain
+CSV is in the encoding of the country, which no file states: `data.encoding` names it.
 """
 
 import codecs
@@ -59,7 +59,7 @@ class RecodedReader(io.RawIOBase):
 
 
 def recode(file: Any, name: str, encoding: str | None) -> IO[bytes]:
-    """Return a file as UTF-8. `encoding` None: it is that, or UTF-16 if it begins with the mark of that."""
+    """Return a file as UTF-8. `encoding` None: UTF-8, or UTF-16 if the file begins with its mark."""
     buffered = file if hasattr(file, "peek") else io.BufferedReader(file)
     start = buffered.peek(2)
     if encoding is None and start[:2] in UTF_16:

@@ -13,7 +13,7 @@ from regard.files.atomic import atomic_file, write_text
 from regard.files.locks import release, try_lock
 
 ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://(.+)")
-KEY, LOCK = ".key", ".lock"  # the endings of what is beside a copy: what it is a copy of, and who makes it
+KEY, LOCK = ".key", ".lock"  # suffixes of files beside a copy: its source, and its lock
 
 
 def is_remote(path: str) -> bool:
@@ -26,7 +26,7 @@ def cache_root() -> Path:
 
 
 def fetch(paths: list[str]) -> list[str]:
-    """Return paths of the disk: of remote files and folders, those of their copies."""
+    """Return paths on the disk; remote files and folders are replaced by their copies."""
     return [fetch_one(path) if is_remote(path) else path for path in paths]
 
 
@@ -46,7 +46,7 @@ def list_remote(address: str) -> list[str]:
         if not store.isdir(name):
             return [address]
         files = sorted(store.find(name))
-    except Exception as error:  # each store raises its own
+    except Exception as error:  # each store raises its own errors
         raise unreachable(address, error) from None
     scheme = address.partition("://")[0]
     visible = [file for file in files if not Path(file).name.startswith(".")]
@@ -78,7 +78,7 @@ def fetch_one(address: str) -> str:
 
 
 def place_of(address: str) -> Path:
-    """Return where the copy of a remote file or folder is. Raise UserError if its name leads elsewhere."""
+    """Return the place of a remote file's or folder's copy. Raise UserError if it leads out of the cache."""
     match = ADDRESS.fullmatch(address)
     assert match is not None
     parts = [part for part in match[2].split("/") if part]

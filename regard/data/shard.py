@@ -14,7 +14,7 @@ from regard.files.regular import regular_stat
 
 Status = tuple[int, int, int]  # inode, size and time of the last change
 
-OPEN_FILES = 128  # at a time, of all shards: a large set has more than a process may open
+OPEN_FILES = 128  # open files of all shards: a large set has more than a process may open
 
 
 class Shard:
@@ -26,7 +26,7 @@ class Shard:
     def __init__(self, path: Path, dtype: str, tokens: int, sha256: str, vocab: int) -> None:
         self.path, self.dtype, self.tokens = path, np.dtype(dtype), tokens
         self.sha256, self.vocab = sha256, vocab
-        self.check_begun = False  # by this thread or by another
+        self.check_begun = False  # by this thread or another one
         record_file(str(path))
         try:
             self.status = _status(regular_stat(path))
@@ -87,7 +87,7 @@ class Shard:
         file = _open_file(self.path, self.status)
         if (status := _status(os.fstat(file.file.fileno()))) != self.status:
             if status[1] != self.status[1]:
-                raise self._changed("its size is another")
+                raise self._changed("its size differs")
             self.check()
             self.status = _status(regular_stat(self.path))
             file = _open_file(self.path, self.status)
@@ -104,7 +104,7 @@ class Shard:
 
 
 class _OpenFile:
-    """An open file that threads may read at any offset; it is closed when nobody uses it."""
+    """An open file that threads may read at any offset; it is closed when it is no longer used."""
 
     def __init__(self, path: Path) -> None:
         self.file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
@@ -121,7 +121,7 @@ class _OpenFile:
 
 @functools.lru_cache(OPEN_FILES)
 def _open_file(path: Path, status: Status) -> _OpenFile:
-    """Open a file; `status` makes that of a changed file another one."""
+    """Open a file; `status` distinguishes a changed file in the cache."""
     return _OpenFile(path)
 
 

@@ -44,7 +44,7 @@ VERSION = 1  # of the index
 VERSION_OF_PARTS = 2  # of an index of parts, which are prepared folders
 PART = re.compile(r"part-([0-9]{5})-of-([0-9]{5})")  # the name of a part's folder
 
-Part = tuple[int, int]  # its number, from 1 on, and how many there are
+Part = tuple[int, int]  # its number, from 1 on, and the number of parts
 MAX_INDEX = 2**26  # bytes
 
 
@@ -62,7 +62,7 @@ def is_prepared(paths: Sequence[str]) -> bool:
 
 
 def concat_shards(folders: Sequence[str], sides: Sequence[str], tokenizer: Tokenizer) -> Stream:
-    """Return the shards of these folders as one stream, with the end token between folders too."""
+    """Return the shards of these folders as one stream, with the end token also between folders."""
     parts: list[np.ndarray | Shard] = []
     size = 0
     for folder in (part for path in folders for part in _list_parts(Path(path))):
@@ -96,7 +96,7 @@ def _read_index(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
         numbers = [side["bytes"] for side in sides] + [entry["tokens"] for entry in entries]
         texts = [entry[key] for entry in entries for key in ("name", "sha256")]
         if not (all(type(n) is int for n in numbers) and all(isinstance(t, str) for t in texts)):
-            raise ValueError("a value is of another kind")
+            raise ValueError("a value has the wrong type")
         digest = about["tokenizer"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file}: damaged ({first_line(error)}); prepare the folder again") from None
@@ -168,7 +168,7 @@ class _ShardWriter:
                 self.finish_file()
 
     def write_header(self, tokens: int) -> None:
-        """Write the header of .npy, which is as long for fewer tokens."""
+        """Write the header of .npy, whose length does not depend on the number of tokens."""
         assert self.file is not None
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (tokens,)}
         np.lib.format.write_array_header_1_0(self.file, header)
@@ -203,13 +203,13 @@ def prepare(
 ) -> dict[str, Any]:
     """Write texts of any size to a folder of token shards for `load_corpus`; return its shards.json.
 
-    A `part` has every n-th file, in a folder of its own inside `out`; when the last one is written, they are
-    joined. All have the tokenizer that the first one learns, and each holds out some of its own texts.
+    A `part` has every n-th file, in its own folder inside `out`; when the last one is written, they are
+    joined. All use the tokenizer that the first one learns, and each holds out some of its own texts.
 
     The texts are read in chunks, up to three times: to count them, to train the tokenizer and to encode them.
-    So the memory does not depend on their size: some hundred megabytes for each core, and while a tokenizer
-    is trained, what its trainer keeps. Only standard input and pipes, which can be read once, are held. The
-    ids are those of the whole texts. The folder appears at `out` only when it is complete.
+    So the memory does not depend on their size: some hundred megabytes for each core, and the memory of
+    the tokenizer's trainer. Only standard input and pipes, which can be read once, are held. The
+    ids are the same as for whole texts. The folder appears at `out` only when it is complete.
     """
     out = Path(os.path.abspath(out))
     check_name(out)
@@ -233,7 +233,7 @@ def prepare(
                 tokenizer = tokenizer_for(texts_to_learn_from(learnable), config, specials)
                 about = _write_shards(parts, tokenizer, draft, shard, advance, request)
         missing = join_parts(out, part[1]) if part else 0
-    except OSError as error:  # errors of reading are UserErrors already
+    except OSError as error:  # errors of reading are already UserErrors
         raise UserError(
             f"{out}: cannot be written ({os_reason(error)}); free space or choose another folder"
         ) from None
@@ -262,9 +262,7 @@ def divide_files(
             f"--part {number}/{count}: there are {len(files)} files; split them, or take fewer parts"
         )
     if config.tokenizer == "char":
-        raise UserError(
-            "--part: characters of all parts would have to be known; give data.tokenizer=bpe, or a file"
-        )
+        raise UserError("--part: data.tokenizer=char needs all parts; give data.tokenizer=bpe, or a file")
     names = [os.path.basename(name) for name in (*files, *valid_paths)]
     sizes = [remote_size(file) if is_remote(file) else file_size(file) for file in files]
     shared = {"request": [names, count, vars(config)], "sizes": sizes}
@@ -279,7 +277,7 @@ def _digest(text: str) -> str:
 def join_parts(out: Path, count: int) -> int:
     """Write the index of a folder if all of its parts are there; return how many are missing.
 
-    Whoever writes the last part does this; two that do so at once write the same.
+    The process that writes the last part does this; two at the same time write the same.
     """
     names = [f"part-{n:05d}-of-{count:05d}" for n in range(1, count + 1)]
     there = [name for name in names if (out / name / INDEX).is_file()]

@@ -46,7 +46,7 @@ def shuffle_index(index: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
 class CounterRandom:
     """A counter-based random generator: call it for one number in [0, 1) per key.
 
-    The n-th call gives the same numbers for the same keys, whatever else is in the batch.
+    The n-th call gives the same numbers for the same keys, independent of the rest of the batch.
     """
 
     def __init__(self, keys: np.ndarray):

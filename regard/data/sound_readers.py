@@ -1,4 +1,4 @@
-"""Read recordings with classes and, where names tell them, voices: folders and tables."""
+"""Read recordings with classes and, if names contain them, voices: folders and tables."""
 
 import os
 import re
@@ -34,11 +34,11 @@ LAYOUT = Layout(
 class LabelledSound:
     source: ImageSource
     label: str
-    voice: str | None  # whose it is, if anything tells
+    voice: str | None  # the speaker, if known
 
 
 def read_sound_classes(paths: Sequence[str]) -> list[LabelledSound]:
-    """Read which recordings there are, and the class and voice of each.
+    """Read the list of recordings, and the class and voice of each.
 
     Folders have class folders, or recordings CLASS_VOICE_NUMBER.wav; tables have the columns `audio`,
     `label` and perhaps `voice`.
@@ -81,8 +81,8 @@ def read_sound_table(path: str) -> Iterator[LabelledSound]:
 def split_by_voice(
     recordings: Sequence[LabelledSound], holdout: float, sources: Sequence[Hashable]
 ) -> tuple[list[int], list[int], list[str]]:
-    """Return the numbers of rows for training and for validation, and the voices that are held out: every
-    tenth of them, for a holdout of 0.1, or the last. Else as `split_by_class` does by `sources`."""
+    """Return the indices of rows for training and for validation, and the voices that are held out: every
+    tenth, for a holdout of 0.1, or the last. Without voices, split as `split_by_class` does by `sources`."""
     voices = sorted({recording.voice for recording in recordings if recording.voice is not None})
     if not holdout or len(voices) < 2 or any(recording.voice is None for recording in recordings):
         return *split_by_class([recording.label for recording in recordings], holdout, sources), []

@@ -25,20 +25,20 @@ from regard.vision.decoding import ImageSource, Shape
 MAX_SECONDS = 300  # of a recording
 MAX_BYTES = 2**25  # of its samples
 MAX_CHUNKS = 1000  # of a file, before its samples
-DEFAULT_SECONDS = 10  # to which longer recordings are cut, if no length is given
-RATES = 1_000, 768_000  # samples a second, at least and at most
+DEFAULT_SECONDS = 10  # longer recordings are cut to this, if no length is given
+RATES = 1_000, 768_000  # samples a second: the smallest and the largest rate
 CHANNELS = 64
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # formats of samples
-UNKNOWN = 0x7FFFFFFF  # lengths from here on stand in streams, which end where the file ends
+UNKNOWN = 0x7FFFFFFF  # larger lengths stand for streams, which end with the file
 
 
 class SoundTooLarge(UserError):
-    """A recording is longer than what is read."""
+    """A recording is longer than the limit."""
 
 
 @dataclass(frozen=True)
 class WavHeader:
-    """How the samples of a WAV file are stored, and where."""
+    """The format and the place of the samples in a WAV file."""
 
     is_float: bool
     bits: int  # of a sample
@@ -74,7 +74,7 @@ def damaged_sound(name: str, reason: str) -> UserError:
 
 
 def read_header(file: BinaryIO, name: str) -> WavHeader:
-    """Read the chunks of a WAV file up to its samples; raise UserError if they are not as they should be."""
+    """Read the chunks of a WAV file up to its samples; raise UserError if they are invalid."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if (head := file.read(12))[:4] != b"RIFF" or head[8:] != b"WAVE":
@@ -99,7 +99,7 @@ def read_header(file: BinaryIO, name: str) -> WavHeader:
 
 
 def check_header(fields: tuple[int, ...], start: int, length: int, there: int, name: str) -> WavHeader:
-    """The header of samples of so many bytes, of which so many are there."""
+    """Check the fields of a header; the file states `length` bytes of samples, and has `there`."""
     kind, channels, rate, _, block, bits = fields
     if (kind, bits) not in {*((PCM, n) for n in (8, 16, 24, 32)), (FLOAT, 32), (FLOAT, 64)}:
         raise UserError(
@@ -127,16 +127,16 @@ def read_wav(source: ImageSource) -> Tensor:
         header = read_header(file, source.name)
         file.seek(header.start)
         data = file.read(header.count * header.channels * header.bits // 8)
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
+    with np.errstate(over="ignore"):  # numbers too large for float32 become infinite
         samples = decode_samples(data, header.is_float, header.bits).reshape(-1, header.channels).mean(1)
     if not np.isfinite(samples).all():
         raise damaged_sound(source.name, "some samples are not finite")
-    samples /= max(1.0, float(abs(samples).max()))  # nothing overflows when it is squared
+    samples /= max(1.0, float(abs(samples).max()))  # so that squares don't overflow
     return resample(torch.from_numpy(samples), header.rate)
 
 
 def decode_samples(data: bytes, is_float: bool, bits: int) -> np.ndarray:
-    """Samples of any format in float32; of whole numbers, from -1 to 1."""
+    """Samples of any format in float32; whole numbers are scaled to -1 to 1."""
     if is_float:
         return np.frombuffer(data, f"<f{bits // 8}").astype(np.float32)
     if bits == 8:
@@ -181,7 +181,7 @@ class SoundDataset(ImageDataset):
         return f"{len(self):,} recordings of up to {self.shape[2] * HOP / RATE:.2f} s"
 
     def moments(self) -> tuple[list[float], list[float]]:
-        """Return mean and standard deviation, from 0 to 1, of up to a thousand recordings; no padding."""
+        """Return mean and standard deviation, from 0 to 1, over up to a thousand recordings, unpadded."""
         x = self.read(self._sample_rows())
         unpadded = x[x > 0].double() / 255
         return [unpadded.mean().item()], [unpadded.std().clamp(min=1e-3).item()]
@@ -195,7 +195,7 @@ def find_sound(path: str) -> ImageSource:
 
 
 def read_spectrogram(recording: object, shape: Shape) -> Tensor:
-    """Return the spectrogram (1, M, T) of a recording, if it is not one yet. A string is no path here."""
+    """Return the spectrogram (1, M, T) of a recording, computed if necessary. Strings are not paths here."""
     if isinstance(recording, Tensor):
         size = tuple(recording.shape)
         if size[:2] != shape[:2] or not 0 < size[2] <= shape[2] or size[2] % FRAMES:
@@ -208,7 +208,7 @@ def read_spectrogram(recording: object, shape: Shape) -> Tensor:
 
 
 def frames_of(seconds: float) -> int:
-    """The frames of a spectrogram of so many seconds."""
+    """The number of frames of a spectrogram of this many seconds."""
     return max(1, -(-round(seconds * RATE) // (HOP * FRAMES))) * FRAMES
 
 

@@ -46,8 +46,8 @@ def read_spans(paths: Sequence[str]) -> list[Span]:
     """Read tables, folders of them and standard input ("-") with question, context and answer; and
     SQuAD's .json, of both versions.
 
-    `start` counts characters; without it, the answer is where it first occurs in the context. Of several
-    answers, the first is learned; an empty list means that the context has none.
+    `start` counts characters; without it, the first occurrence of the answer in the context counts. The first
+    of several answers is learned; an empty list means that the context has none.
     """
     return [
         span for file in list(expand_folders(paths, folder_suffixes(SUFFIXES))) for span in _read_file(file)
@@ -63,7 +63,7 @@ def _read_file(path: str) -> Iterator[Span]:
 
 
 def _flatten_squad(table: Table) -> Table:
-    """Return a table of the questions in SQuAD's articles: a row of title and paragraphs has many."""
+    """Return a table of the questions in SQuAD's articles, whose rows are titles and paragraphs."""
     index = (table.header or []).index("paragraphs")
 
     def rows() -> Iterator[Row]:
@@ -84,7 +84,7 @@ def _flatten_squad(table: Table) -> Table:
 
 
 def is_impossible(record: dict[str, Any]) -> bool:
-    """Whether a row says that its context has no answer."""
+    """Return whether a row states that its context has no answer."""
     return str(record.get("impossible") or "").strip().lower() in ("true", "1", "yes")
 
 
@@ -105,7 +105,7 @@ def _parse_record(where: str, record: dict[str, Any]) -> Span:
         return Span(question, context, "", 0)
     if not isinstance(answer, str) or not check_surrogates(answer, where).strip():
         raise UserError(
-            f"{where}: the answer {quote_name(repr(answer))} is no text; copy it from the context, or say "
+            f"{where}: the answer {quote_name(repr(answer))} is not text; copy it from the context, or say "
             'that there is none by "answers": []'
         )
     return Span(question, context, answer, _find_start(where, context, answer, start))

@@ -1,5 +1,5 @@
-"""Augmentation of spectrograms, Park et al. 2019 (SpecAugment): bands and stretches are hidden, and all is
-shifted and stretched a little, as if another voice spoke (Jaitly & Hinton 2013).
+"""Augmentation of spectrograms, Park et al. 2019 (SpecAugment): bands and stretches are hidden, and the
+rest is shifted and stretched a little, as if another voice spoke (Jaitly & Hinton 2013).
 
 As with images, random parameters are drawn on the CPU, and applied to a batch on its device; those of a
 recording depend on its key alone.
@@ -48,12 +48,12 @@ def sample_spec_augmentation(c: SpecAugmentation, keys: np.ndarray) -> np.ndarra
 
 
 def apply_spec_augmentation(x: Tensor, parameters: Tensor) -> Tensor:
-    """Apply the parameters to spectrograms (B, 1, M, T) from 0 to 1, of which 0 is padding. Hidden parts have
-    the mean of the rest, and what is padding stays padding."""
+    """Apply the parameters to spectrograms (B, 1, M, T) from 0 to 1, of which 0 is padding. Hidden parts get
+    the mean of the rest, and padding stays padding."""
     B, _, M, T = x.shape
     parameters = parameters.to(x.dtype)
     speed, shift, pitch = parameters[:, :3, None].unbind(1)
-    length = (x > 0).any(2).sum(-1).to(x.dtype)  # (B, 1): frames that are no padding
+    length = (x > 0).any(2).sum(-1).to(x.dtype)  # (B, 1): frames without padding
     time = (torch.arange(T, device=x.device) + 0.5) / length  # (B, T): shares of the recording
     source = (time - 0.5) * speed + 0.5 + shift
     columns = source.clamp(0.5 / length, 1 - 0.5 / length) * length / T * 2 - 1  # (B, T)

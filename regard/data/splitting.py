@@ -25,7 +25,7 @@ ABOUT = ("readme", "license", "licence", "dataset_dict", "dataset_info")  # file
 def number_groups(keys: Sequence[Hashable] | np.ndarray) -> np.ndarray:
     """Number the groups of rows with equal keys, in the order of their first rows.
 
-    Rows of one group are never on both sides of a split: a model could know the held-out ones by heart.
+    Rows of one group are never on both sides of a split: a model could have memorised the held-out ones.
     """
     if reading_version() == 1:  # every row on its own
         return np.arange(len(keys))
@@ -38,8 +38,8 @@ def number_groups(keys: Sequence[Hashable] | np.ndarray) -> np.ndarray:
 
 
 def hold_out_groups(keys: Sequence[Hashable], holdout: float) -> np.ndarray:
-    """Return whether each row is held out: every tenth group of rows, for a holdout of 0.1; of few, the
-    last; of one, none."""
+    """Return whether each row is held out: every tenth group of rows, for a holdout of 0.1; if there are few,
+    the last one; if there is only one, none."""
     groups = number_groups(keys)
     count = int(groups.max()) + 1 if len(groups) else 0
     if not holdout or count < 2:
@@ -50,7 +50,7 @@ def hold_out_groups(keys: Sequence[Hashable], holdout: float) -> np.ndarray:
 
 
 def first_held_out(every: int) -> int:
-    """Return the first group that is held out of every so many: the last of them, or that of another fold."""
+    """Return the first group that is held out of `every` groups: the last one, or another fold's."""
     return (every - 1 - reading_fold()) % every
 
 
@@ -65,7 +65,7 @@ def find_splits(folder: str, has_classes: bool) -> dict[str, list[str]]:
     splits: dict[str, list[str]] = {}
     try:
         entries = list_entries(folder)
-    except OSError:  # whoever reads the folder says why it can't be read
+    except OSError:  # the reader of the folder reports why it can't be read
         return {}
     inside = [entry for entry in entries if not is_about(entry[0])]
     if [is_dir for _, is_dir in inside] == [True] and inside[0][0].lower() not in NAMES and not has_classes:
@@ -87,8 +87,8 @@ def find_splits(folder: str, has_classes: bool) -> dict[str, list[str]]:
 
 
 def _has_classes(folder: str, name: str) -> bool:
-    """Whether a folder has class folders only, or recordings CLASS_VOICE_NUMBER.wav of other classes than its
-    name."""
+    """Return whether a folder has only class folders, or recordings CLASS_VOICE_NUMBER.wav of classes that
+    are not its own name."""
     inside = list_entries(folder)
     named = [RECORDING.fullmatch(entry) for entry, is_dir in inside if not is_dir]
     has_recordings = len(named) == len(inside) and all(m is not None and m["label"] != name for m in named)
@@ -96,7 +96,7 @@ def _has_classes(folder: str, name: str) -> bool:
 
 
 def enter_folder(path: str, has_classes: bool, has_media: bool) -> str:
-    """Return the path of what a folder or .zip was given for: the only folder in an archive; with images or
+    """Return the path of the data in a folder or .zip: the only folder in an archive; with images or
     recordings (`has_media`), the table that names them."""
     if not has_media or reading_version() < 3 or not is_folder(path):
         return enter_archive(path, has_classes)
@@ -123,7 +123,7 @@ def is_about(path: str) -> bool:
 def use_splits(
     paths: Sequence[str], valid: Sequence[str], has_classes: bool, has_media: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Return what to train on and to evaluate on, where folders have splits of their own."""
+    """Return the paths to train on and to evaluate on, if folders have their own splits."""
     train, held_out = [], [enter_folder(str(path), has_classes, has_media) for path in valid]
     for path in (enter_folder(str(path), has_classes, has_media) for path in paths):
         splits = find_splits(path, has_classes) if reading_version() > 1 and is_folder(path) else {}

@@ -9,7 +9,7 @@ from regard.data.shard import Shard
 from regard.data.shuffling import random_keys, shuffle_index
 from regard.errors import UserError
 
-BLOCK = 2**20  # tokens at a time, where all are read
+BLOCK = 2**20  # tokens at a time, if all are read
 
 
 class Stream:
@@ -27,10 +27,10 @@ class Stream:
         return f"{len(self):,} tokens"
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of all tokens; those of files are checked by the files' own."""
+        """Return a SHA-256 of all tokens; tokens of files are checked by the files' own SHA-256."""
         shards = [part for part in self.parts if isinstance(part, Shard)]
         for shard in shards:
-            shard.check_begun = True  # so that nobody who reads it meanwhile has to wait
+            shard.check_begun = True  # so that other readers don't have to wait
         sha = hashlib.sha256(f"{len(self)}".encode())
         for part in self.parts:
             if isinstance(part, Shard):
@@ -67,7 +67,7 @@ class Stream:
             yield self.read(start, start + BLOCK)
 
     def windows(self, context: int, seed: int, size: int) -> "Windows":
-        """Return windows of so many tokens for training, `size` of them a step."""
+        """Return windows of `context` tokens for training, `size` of them a step."""
         return Windows(self, context, seed, size)
 
     def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
@@ -87,7 +87,7 @@ class Stream:
 
 
 class Windows:
-    """Windows of a stream, in another random order and from another offset every epoch.
+    """Windows of a stream, in a new random order and from a new offset every epoch.
 
     The window at a position is a function of (seed, position) alone, so there is no state to save, and any
     number of processes can share the positions.

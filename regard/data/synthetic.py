@@ -1,6 +1,6 @@
 """Spoken digits, and images of shapes with captions such as "a red circle above a blue square".
 
-Of two shapes the caption names the larger one first, so an image has one right caption. Some combinations
+The caption names the larger of two shapes first, so an image has one right caption. Some combinations
 occur only with `held_out`: a model that captions those generalises over colour, shape and place.
 
 `python -m regard.data.synthetic picture.png [SEED]` saves one to try a model with, and prints its caption;
@@ -132,7 +132,7 @@ def _place_shapes(rng: np.random.Generator, sizes: np.ndarray, towards: np.ndarr
 
 
 def _coverage(kinds: np.ndarray, centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return how much of each pixel a shape covers, 0 to 1: (N, SIZE, SIZE)."""
+    """Return the share of each pixel that a shape covers, 0 to 1: (N, SIZE, SIZE)."""
     pixel = np.arange(SIZE) + 0.5
     cover = np.empty((len(kinds), SIZE, SIZE))
     for i, distance in enumerate(KINDS.values()):
@@ -152,7 +152,7 @@ def _bounding_boxes(cover: np.ndarray) -> np.ndarray:
 
 
 def speak_digits(seed: int, voices: int, takes: int) -> list[tuple[str, str, np.ndarray]]:
-    """Say every digit in so many voices, so many times each: the word, the voice's name, samples (N)."""
+    """Synthesize every digit in several voices, several times: the word, the voice's name, samples (N)."""
     recordings = []
     for number in range(voices):
         rng = np.random.Generator(np.random.Philox(key=seed << 32 | number))
@@ -163,7 +163,7 @@ def speak_digits(seed: int, voices: int, takes: int) -> list[tuple[str, str, np.
 
 
 def save_sample(path: str | Path, seed: int = 0) -> str:
-    """Save a held-out image, eight times as large, or a recording (.wav); return what it shows or says."""
+    """Save a held-out image, eight times as large, or a recording (.wav); return its caption or word."""
     if Path(path).suffix == ".wav":
         return save_digit(path, seed)
     from PIL import Image  # loaded only when an image is read or written

@@ -41,15 +41,15 @@ DELIMITERS = ",;|\t"  # of .csv files
 
 @dataclass
 class Table:
-    """Rows of cells; all have as many as the first one."""
+    """Rows of cells; all have the length of the first one."""
 
     path: str
-    header: list[str] | None  # the names of the columns; None: if it has any, they are the first row
+    header: list[str] | None  # the names of the columns; None: the first row may have them
     rows: Iterator[Row]
     where: str  # of the header
     late: dict[str, str] = field(
         default_factory=dict
-    )  # columns that only rows after the sample have, and where
+    )  # columns that only occur after the sample, and their locations
 
     def sample(self) -> list[Row]:
         """Return the first rows, which remain to be read."""
@@ -64,7 +64,7 @@ class Table:
 
 
 def is_table(path: str) -> bool:
-    """Whether the name of a file, of standard input or of a dataset is that of a table."""
+    """Return whether a name of a file, of standard input or of a dataset stands for a table."""
     return path == "-" or path.startswith("hf:") or is_memory(path) or content_suffix(path) in READERS
 
 
@@ -91,7 +91,7 @@ def read_table(path: str) -> Table:
 
 
 def _read_standard_input(path: str) -> Table:
-    """Read cells between tabs, JSON lines, or CSV, whichever the first lines are."""
+    """Read cells between tabs, JSON lines, or CSV, depending on the first lines."""
     lines = read_lines(path)
     first = list(islice(lines, SAMPLE))
     beginning = next((line for line in first if line.strip()), b"")
@@ -130,7 +130,7 @@ def _read_csv(path: str, lines: Iterable[bytes] | None = None) -> Table:
 def _parse_csv(path: str, lines: Iterable[str], delimiter: str) -> Iterator[Row]:
     rows = csv.reader(lines, strict=True, delimiter=delimiter)
     while True:
-        where = f"{display_name(path)}:{rows.line_num + 1}"  # where the row begins; it may have more lines
+        where = f"{display_name(path)}:{rows.line_num + 1}"  # the first line of the row
         try:
             cells = next(rows)
         except StopIteration:
@@ -144,8 +144,8 @@ def _parse_csv(path: str, lines: Iterable[str], delimiter: str) -> Iterator[Row]
 
 
 def choose_delimiter(lines: Sequence[str]) -> str:
-    """Return what separates the cells of CSV: what the first line names; else what gives all rows the same
-    number of them; a comma, if several do or none does."""
+    """Return the separator of CSV: the one that the first line names, or the one with which all rows have the
+    same number of cells; a comma, if that is not unique."""
     if lines and (named := NAMED_DELIMITER.fullmatch(lines[0])):
         return named[1]
     lines = [line for line in lines if line.strip()]
@@ -169,7 +169,7 @@ def _without_blanks(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def read_jsonl_table(path: str, lines: Iterable[bytes] | None = None) -> Table:
-    """Return the table of a file with an object on each line; `lines` are those that are already read."""
+    """Return the table of a file with an object on each line; `lines` are already read."""
     return _objects(path, read_jsonl(path, lines))
 
 
@@ -215,8 +215,8 @@ def _read_json(path: str) -> Table:
 
 
 def table_of_json(path: str, value: Any) -> Table:
-    """Return the table that a JSON value is: a list of objects or of lists, or an object of columns; also
-    under a key such as "data", with the names of the columns beside it or not."""
+    """Return the table in a JSON value: a list of objects or of lists, or an object of columns; also under a
+    key such as "data", with or without the names of the columns beside it."""
     name = display_name(path)
 
     def number(rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
@@ -354,5 +354,5 @@ SUFFIXES = frozenset(READERS)
 
 
 def folder_suffixes(earlier: Set[str]) -> Set[str]:
-    """Return the suffixes of the files that are read in a folder; version 2 knew only `earlier` ones."""
+    """Return the suffixes of the files that are read in a folder; version 2 reads only `earlier` ones."""
     return earlier | SUFFIXES if reading_version() > 2 else earlier

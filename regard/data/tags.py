@@ -39,7 +39,7 @@ EXPECTED = "write each line as a word, spaces or a tab, and its tag"
 
 def read_tags(paths: Sequence[str]) -> list[TaggedSentence]:
     """Read tables with the words and the tags of a sentence in each row, as lists or with spaces between, or
-    with a word in each row and a column that tells its sentence; and CoNLL files: each line has a word first
+    with a word in each row and a column for its sentence; and CoNLL files: each line has a word first
     and its tag last, and a blank line ends a sentence.
 
     Lines of -DOCSTART- end a sentence too. In CoNLL-U, the word is in the second column, and its tag in the
@@ -50,7 +50,7 @@ def read_tags(paths: Sequence[str]) -> list[TaggedSentence]:
 
 
 def is_tag_table(path: str) -> bool:
-    """Whether a file has a sentence in each row; a .tsv, and standard input, are CoNLL's columns."""
+    """Return whether a file has a sentence in each row; .tsv and standard input have CoNLL's columns."""
     return path.startswith("hf:") or (path != "-" and content_suffix(path) in TABLES)
 
 
@@ -102,7 +102,7 @@ def _read_conll(path: str) -> list[TaggedSentence]:
         if len(cells) < 2:
             raise UserError(f"{where}: 1 column; {EXPECTED}")
         columns = columns or len(cells)
-        if len(cells) != columns:  # a blank inside a word would make its first part the word
+        if len(cells) != columns:  # a blank in a word would cut it
             raise UserError(
                 f"{where}: {count_columns(cells)}, but {columns} before; give every word the same number"
             )
@@ -118,7 +118,7 @@ def _read_conll(path: str) -> list[TaggedSentence]:
 
 
 def _parse_conllu(where: str, text: str) -> tuple[str, str] | None:
-    """Return the word and the tag of a line of CoNLL-U; None of a comment, a range or an empty node."""
+    """Return the word and the tag of a line of CoNLL-U; None for a comment, a range or an empty node."""
     if text.startswith("#"):
         return None
     if not CONLLU.fullmatch(text):

@@ -1,9 +1,9 @@
 """Texts of any size, read while a model is trained on them: windows of a stream, with a short memory.
 
-A stream is divided into parts, which are read side by side, as a rule one by each process. The tokens of a
+A stream is divided into parts, which are read side by side, usually one by each process. The tokens of a
 part are cut into blocks, and the windows of a block are shuffled. So the window at a position is a function
-of the seed and the position alone; where the blocks begin is saved with a checkpoint, so that a run that is
-resumed need not read everything before them again.
+of the seed and the position alone; where the blocks begin is saved with a checkpoint, so that a
+resumed run does not read everything before them again.
 """
 
 import contextvars
@@ -35,17 +35,17 @@ from regard.errors import UserError
 from regard.text.tokenizer import AT_ONCE, Tokenizer
 
 SAMPLE = 2**25  # characters of the first documents from which a tokenizer is learned
-HELD_OUT = 2**20  # characters that are held out, at most
-LEAST = 0.01  # of a stream that is held out, for its size to be of interest
-FEW = 2**12  # characters that are encoded at once in the beginning
-BLOCKS = 2  # that a part keeps: that of this step, and the next one
+HELD_OUT = 2**20  # the largest number of characters that are held out
+LEAST = 0.01  # the smallest held-out share for which a stream's size is counted
+FEW = 2**12  # characters that are encoded together at the beginning
+BLOCKS = 2  # blocks that a part keeps: this step's and the next one
 
 Unit = Callable[[int], Iterator[Chunk]]  # a file, or a shard on the hub: its documents from a number on
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a block begins: a token of a document."""
+    """The beginning of a block: a token of a document."""
 
     epoch: int
     unit: int
@@ -110,7 +110,7 @@ class TextStream:
     def __init__(
         self,
         units: Sequence[Unit],
-        first: tuple[int, int],  # the unit and document after those that are held out
+        first: tuple[int, int],  # the first unit and document after the held-out ones
         tokenizer: Tokenizer,
         parts: int,
         buffer: int,
@@ -130,9 +130,9 @@ class TextStream:
         return StreamWindows(self, context, seed, size)
 
     def documents(self, part: int, place: Place) -> Iterator[tuple[int, int, int, Chunk]]:
-        """Yield epoch, unit, number and text of the documents of a part, from a place on, without an end.
+        """Yield epoch, unit, number and text of the documents of a part endlessly, from a place on.
 
-        A part has units of its own if there are enough of them, else every so many documents of all.
+        A part has its own units if there are enough of them, else every n-th document of all units.
         """
         first_unit, first_document = self.first
         own_units = len(self.units) - first_unit > self.parts
@@ -183,10 +183,10 @@ class _Part:
 
     def __init__(self, stream: TextStream, number: int, length: int) -> None:
         self.stream, self.number, self.length = stream, number, length  # tokens of a block
-        self.places = {0: Place(0, 0, 0, 0, -1)}  # where blocks begin, as far as it is known
+        self.places = {0: Place(0, 0, 0, 0, -1)}  # the known beginnings of blocks
         self.blocks: dict[int, np.ndarray] = {}
-        self.next_block = -1  # which `document` and `offset` are at
-        self.readers: list[Generator[EncodedDocument, None, None]] = []  # the open one
+        self.next_block = -1  # the block of `document` and `offset`
+        self.readers: list[Generator[EncodedDocument, None, None]] = []  # the open iterator
         weakref.finalize(self, _close_readers, self.readers)  # before Python's own modules are gone
         self.document: EncodedDocument | None = None
         self.offset = 0
@@ -242,7 +242,7 @@ class StreamWindows:
     """Windows of a stream; those of a block in random order.
 
     The window at a position is a function of (seed, position) alone. Row j of a step is of part j modulo the
-    number of parts, so that a process among as many has rows of one part only.
+    number of parts, so with as many processes, each reads only one part.
     """
 
     def __init__(self, stream: TextStream, context: int, seed: int, size: int) -> None:
@@ -271,8 +271,7 @@ class StreamWindows:
         return windows
 
     def places(self, step: int) -> list[list[int]]:
-        """Return, for each part, the block that a step begins in and where that begins; -1 where this process
-        does not know it."""
+        """Return, for each part, the block that a step begins in and its place; -1 if it is unknown here."""
         rows = []
         for part, count in zip(self.parts, self.rows_of_part, strict=True):
             block = step * count // self.count
@@ -281,7 +280,7 @@ class StreamWindows:
         return rows
 
     def restore(self, places: Sequence[Sequence[int]]) -> None:
-        """Take over what `places` returned; what is unknown is counted from the beginning of the stream."""
+        """Restore the result of `places`; unknown places are counted from the beginning of the stream."""
         for part, (block, *place) in zip(self.parts, places, strict=False):
             if block >= 0:
                 part.places[block] = Place(*place)

@@ -9,7 +9,7 @@ from regard.errors import UserError
 
 BLOCK = 2**16  # bytes that are parsed at a time
 MAX_UNIT = 10_000_000  # characters
-CODES = {"bpt", "ept", "ph", "it", "ut"}  # in a segment, marks of a document's format: no text
+CODES = {"bpt", "ept", "ph", "it", "ut"}  # in a segment, marks of a document's format, not text
 
 
 class _Units:
@@ -25,7 +25,7 @@ class _Units:
         self.parser.StartElementHandler = self.start
         self.parser.EndElementHandler = self.end
         self.parser.CharacterDataHandler = self.add
-        self.parser.EntityDeclHandler = self.refuse_entity  # one may stand for any number of others
+        self.parser.EntityDeclHandler = self.refuse_entity  # an entity may expand to any number of others
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if not self.has_root and name != "tmx":
@@ -61,7 +61,7 @@ class _Units:
 
 
 def read_units(path: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield where each unit is, and its texts by language."""
+    """Yield the location of each unit, and its texts by language."""
     units = _Units(path)
     with open_file(path) as file:
         while block := file.read(BLOCK):

@@ -18,16 +18,16 @@ PAGES = ("text/html", "application/xhtml+xml")
 
 
 def read_warc(path: str) -> Iterator[str]:
-    """Yield the text of each record that has one; pages are converted as .html files are.
+    """Yield the text of each record that has one; pages are converted like .html files.
 
-    One record is in memory at a time. What is left out is counted by its reason.
+    One record is in memory at a time. Records that are left out are counted by reason.
     """
     left_out, count = Counter[str](), 0
     with open_file(path) as file:
         for fields, body in _read_records(file, path):
             kind = fields.get("warc-type", "")
             if kind not in ("response", "resource", "conversion"):
-                continue  # about the others: requests, headers of the file
+                continue  # records about others: requests, headers of the file
             count += 1
             text, reason = (
                 (None, f"over {MAX_RECORD:,} bytes") if body is None else _text_of(kind, fields, body)
@@ -46,13 +46,13 @@ def read_warc(path: str) -> Iterator[str]:
 
 
 def _read_records(file: IO[bytes], path: str) -> Iterator[tuple[dict[str, str], bytes | None]]:
-    """Yield the fields and the content of all records; None where it is too large."""
+    """Yield the fields and the content of all records; the content is None if it is too large."""
     number = 0
     while True:
         line = file.readline(MAX_HEADER)
         if not line:
             return
-        if line in (b"\r\n", b"\n"):  # after the record before
+        if line in (b"\r\n", b"\n"):  # after the previous record
             continue
         number += 1
         where = f"{path}: record {number}"
@@ -118,8 +118,8 @@ def _text_of(kind: str, fields: dict[str, str], body: bytes) -> tuple[str | None
 
 
 def _decode_transfer(http: dict[str, str], body: bytes) -> bytes | None:
-    """Return a body without its chunks and compression; None if that fails. Crawlers often leave a header of
-    what they have undone already."""
+    """Return a body without its chunks and compression; None if that fails. Crawlers often keep the
+    header of an encoding that they have already undone."""
     if "chunked" in http.get("transfer-encoding", ""):
         body = _join_chunks(body) or body
     if http.get("content-encoding", "").strip() in ("gzip", "deflate", "x-gzip") and body[:1] in (

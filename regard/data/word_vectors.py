@@ -30,14 +30,14 @@ Block = tuple[list[bytes], np.ndarray]  # words, and their vectors (n, D)
 
 
 def is_vectors_file(path: str) -> bool:
-    """Whether a file has the name of one of word vectors: .txt, .vec or .bin, plain or compressed."""
+    """Return whether a file has a suffix of word vectors: .txt, .vec or .bin, plain or compressed."""
     return content_suffix(path) in SUFFIXES
 
 
 def read_vectors(path: str) -> tuple[list[str], np.ndarray]:
-    """The words of a file, in its order, and their vectors (N + 1, D); the last row is 0, for other words.
+    """Read the words of a file, in order, and their vectors (N + 1, D); the last row is 0, for other words.
 
-    Words that come twice, or with spaces inside, are left out.
+    Words that are repeated or contain spaces are left out.
     """
     binary = content_suffix(path) == BINARY
     with progress(f"reading {path}") as advance:
@@ -64,7 +64,7 @@ def collect(
                 words[text] = None
                 fresh.append(row)
         size, total = len(words), total + len(encoded)
-        if size >= len(matrix):  # grown in place: the system moves pages, so that no copy is made
+        if size >= len(matrix):  # grows in place: the system moves pages without a copy
             matrix.resize((size + size // 4 + 1, block.shape[1]), refcheck=False)
         matrix[size - len(fresh) : size] = block[fresh]
         advance(len(encoded))
@@ -81,7 +81,7 @@ def collect(
 
 
 def check_header(path: str, line: bytes) -> tuple[int, int] | None:
-    """The numbers of words and of columns in a first line; None if it holds something else."""
+    """Return the numbers of words and of columns in a first line; None if it contains something else."""
     match = HEADER.fullmatch(line)
     if match is None:
         return None
@@ -100,7 +100,7 @@ def check_count(path: str, count: int, expected: int | None) -> None:
 
 
 def read_text(path: str) -> Iterator[Block]:
-    """The vectors of a text file, with word2vec's first line or without."""
+    """Read the vectors of a text file, with or without word2vec's first line."""
     expected, D, count = None, 0, 0
     pending: list[tuple[int, bytes]] = []
     for number, line in enumerate(read_lines(path), 1):
@@ -127,11 +127,11 @@ def read_text(path: str) -> Iterator[Block]:
 
 
 def parse_lines(path: str, lines: list[tuple[int, bytes]], D: int) -> Block:
-    """Parse many lines together if all are plain; otherwise one by one, which finds the one that is wrong."""
+    """Parse many lines together if all are plain; otherwise one by one, to find the wrong one."""
     words, _, numbers = zip(*(line.partition(b" ") for _, line in lines), strict=True)
     if all(text.count(b" ") == D - 1 for text in numbers):
         with warnings.catch_warnings(), np.errstate(over="ignore"):
-            warnings.simplefilter("error", DeprecationWarning)  # what it gives for text that is no number
+            warnings.simplefilter("error", DeprecationWarning)  # raised for text that is not a number
             try:
                 block = np.fromstring(b" ".join(numbers), np.float32, sep=" ")
             except (DeprecationWarning, ValueError):
@@ -143,19 +143,19 @@ def parse_lines(path: str, lines: list[tuple[int, bytes]], D: int) -> Block:
 
 
 def parse_line(where: str, line: bytes, D: int) -> tuple[bytes, list[float]]:
-    """The word, which may have spaces inside, and its numbers."""
+    """Parse a word, which may contain spaces, and its numbers."""
     fields = line.split()
     if len(fields) <= D:
-        raise UserError(f"{where}: {len(fields) - 1} numbers after the word, but {D} in other lines; mend it")
+        raise UserError(f"{where}: {len(fields) - 1} numbers after the word, but {D} elsewhere; correct it")
     row = []
     for text in fields[-D:]:
         try:
             row.append(float(text))
         except ValueError:
             shown = text[:40].decode(errors="replace")
-            raise UserError(f"{where}: {shown!r} is not a number; mend the line") from None
+            raise UserError(f"{where}: {shown!r} is not a number; correct the line") from None
         if not abs(row[-1]) <= MAX_NUMBER:
-            raise UserError(f"{where}: {text[:40].decode()} is too large or not finite; mend the line")
+            raise UserError(f"{where}: {text[:40].decode()} is too large or not finite; correct the line")
     return b" ".join(fields[:-D]), row
 
 
@@ -193,7 +193,7 @@ def read_binary(path: str) -> Iterator[Block]:
 
 
 def read_word(file: IO[bytes], where: str) -> bytes:
-    """The bytes up to the next space, without the newline that some programs write between words."""
+    """Read the bytes up to the next space, without the newline that some programs write between words."""
     word = bytearray()
     while (byte := file.read(1)) not in (b" ", b""):
         word += byte

@@ -1,4 +1,4 @@
-"""Beam search: the likeliest answers as a whole, not the likeliest next token.
+"""Beam search: find the most likely answers as a whole, not the most likely next token.
 
 Shapes: B rows still being searched, K beams, C candidates, V vocabulary, t tokens written so far.
 """
@@ -42,17 +42,19 @@ def beam_search(
     length_penalty: float = 1.0,
     process: LogitsProcessor | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses for each row of what `model.start` returned, best first; `step` is the model's own.
+    """Return the best hypotheses for each row, best first, from the result of `model.start`; `step` is the
+    model's.
 
-    A hypothesis' length counts its end token. One that reaches max_new_tokens without an end counts as it is.
-    A row is finished when none of its live beams can still beat the worst of its finished hypotheses.
-    `process` may change the log-probabilities (B, K, V) of what follows texts (B, K, t) of the rows (B,).
+    A hypothesis' length counts its end token. One that reaches max_new_tokens without an end counts as
+    finished. A row is finished when none of its live beams can still beat the worst of its finished
+    hypotheses. `process` may change the log-probabilities (B, K, V) of the next tokens of texts (B, K, t) of
+    the rows (B,).
     """
     end_ids = [end] if isinstance(end, int) else list(end)
     ends = torch.tensor(end_ids, dtype=torch.long, device=logits.device)
     (B, V), K = logits.shape, beams
     hypotheses: list[list[Hypothesis]] = [[] for _ in range(B)]
-    rows = torch.arange(B, device=logits.device)  # the numbers of the rows that are left
+    rows = torch.arange(B, device=logits.device)  # the indices of the remaining rows
     state.reorder(rows.repeat_interleave(K))
     sums = torch.full((B, K), -math.inf, device=logits.device)  # (B, K)
     sums[:, 0] = 0.0  # at first, all beams are the same
@@ -95,7 +97,7 @@ def beam_search(
 
 
 def best_candidates(sums: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The sums, beams and new tokens (B, C) of the likeliest texts with one more token.
+    """The sums, beams and new tokens (B, C) of the most likely texts with one more token.
 
     There are twice as many as beams, so that enough are left if half of them end here.
     """
@@ -114,7 +116,7 @@ def make_hypotheses(texts: Tensor, scores: Tensor, ends: Sequence[int]) -> list[
 
 
 def penalize_length(length: int, penalty: float) -> float:
-    """length ** penalty, at most as large or small as float32 holds."""
+    """length ** penalty, limited to the range of float32."""
     exponent = penalty * math.log(length)
     if abs(exponent) > MAX_EXPONENT:
         return math.exp(math.copysign(MAX_EXPONENT, exponent))

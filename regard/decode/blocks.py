@@ -1,4 +1,5 @@
-"""A decoder's blocks for rows over pages of keys and values: the same weights, in a few operations a layer.
+"""A decoder's blocks for rows over pages of keys and values: the same weights, with a few operations for each
+layer.
 
 Shapes: R rows, D width, H heads, G key/value heads, d width of a head.
 """
@@ -27,24 +28,24 @@ LINEAR_LAYERS: dict[type, tuple[str, ...]] = {
 
 @dataclass
 class Rows:
-    """What a step reads: where each row's token stands, and where its text and its source are cached."""
+    """The inputs of a step: each row's position, and the cache pages of its text and its source."""
 
     positions: Tensor  # (R,) int32; -1: the row is not used
     lengths: Tensor  # (R,) int32: positions + 1, the tokens that it attends to
     tables: Tensor  # (R, N) int32: the pages of its text
-    source_tables: Tensor  # (R, M) int32: those of its source
+    source_tables: Tensor  # (R, M) int32: the pages of its source
     source_lengths: Tensor  # (R,) int32
-    distinct: bool  # no two rows are of one text
+    distinct: bool  # every row belongs to another text
 
 
 def find_decoder(model: nn.Module) -> Stack | None:
-    """The only stack of blocks that writes, if the operations over pages can compute all of it."""
+    """Return the only stack of blocks that writes, if the operations over pages support all of it."""
     stacks = [m for m in model.modules() if isinstance(m, Stack) and len(m) and is_causal(m[0])]
     return stacks[0] if len(stacks) == 1 and can_fuse(stacks[0]) else None
 
 
 def is_observed(model: nn.Module) -> bool:
-    """Whether a model is being trained, or hooks or records watch or change what it computes."""
+    """Return whether a model is being trained, or hooks or records observe or change its computation."""
     for m in model.modules():
         hooks = [*m._forward_hooks.values(), *m._forward_pre_hooks.values()]
         if m.training or any(hook is not check_cancelled for hook in hooks):
@@ -59,7 +60,7 @@ def is_causal(block: nn.Module) -> bool:
 
 
 def can_fuse(stack: Stack) -> bool:
-    """Whether all parts are of the known kinds, and all keys fit into pages of one shape."""
+    """Return whether all parts are of known kinds, and all keys fit into pages of one shape."""
     for block in stack:
         if type(block) is not Block:
             return False
@@ -70,7 +71,7 @@ def can_fuse(stack: Stack) -> bool:
 
 
 def is_known(residual: Any) -> bool:
-    """Whether the operations over pages compute what this residual branch does."""
+    """Return whether the operations over pages support this residual branch."""
     f = residual.f
     names = LINEAR_LAYERS.get(type(f), ())
     if type(residual) is not Residual or not isinstance(residual.norm, nn.LayerNorm | nn.RMSNorm):
@@ -83,7 +84,7 @@ def is_known(residual: Any) -> bool:
 
 
 def name_of(f: Activation) -> str | None:
-    """The name of an activation; a copied partial function is as good as the first."""
+    """The name of an activation, also of a copied partial function."""
     for name, known in ACTIVATIONS.items():
         if f is known or (
             isinstance(f, partial) and isinstance(known, partial) and f.keywords == known.keywords
@@ -97,7 +98,7 @@ def attentions(stack: Stack) -> Iterator[Attention]:
 
 
 def pack(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """The weights of layers with one input as one matrix; their own become parts of it, so none is copied."""
+    """Join the weights of layers with the same input to one matrix; they become views of it."""
     weight = torch.cat([layer.weight.data for layer in layers])
     for layer, part in zip(layers, weight.split([layer.out_features for layer in layers]), strict=True):
         layer.weight.data = part
@@ -116,7 +117,7 @@ def norm_of(module: nn.Module) -> Norm | None:
 class Branch:
     """A residual branch between two norms: x + f(norm(x)), or norm(x + f(x)).
 
-    The stream is passed on before a norm at the end, together with it: whoever reads the stream applies it.
+    A norm at the end is not applied but passed on with the stream, to be applied by the next reader.
     """
 
     def __init__(self, residual: Any, kernels: ModuleType):
@@ -138,7 +139,7 @@ class Branch:
         return y
 
     def add(self, x: Tensor, pending: Norm | None, y: Tensor, out: nn.Linear) -> tuple[Tensor, Norm | None]:
-        """The stream behind this branch, whose last layer is `out`."""
+        """The stream after this branch, whose last layer is `out`."""
         return self.kernels.linear_residual(y, out.weight, out.bias, x, pending), self.after
 
 
@@ -156,7 +157,7 @@ class SelfAttention(Branch):
             angle = torch.outer(torch.arange(context), positions.frequency.float().cpu()).to(
                 attn.q.weight.device
             )
-            self.rotary = angle.cos(), angle.sin()  # not from its tables, which may be in a lower precision
+            self.rotary = angle.cos(), angle.sin()  # not from its tables, which may have a lower precision
         if positions is not None and positions.effect == "bias":
             self.score_bias = distance_bias(positions, context)
 
@@ -209,7 +210,7 @@ class Feed(Branch):
 
 
 def distance_bias(positions: Positions, context: int) -> Tensor:
-    """The bias of a score by how many tokens the key is behind the query, (H, context)."""
+    """The bias of a score by the distance of the key behind the query, (H, context)."""
     bias = positions.bias(1, context)
     assert bias is not None
     return bias[:, 0].flip(-1).float().contiguous()

@@ -1,4 +1,4 @@
-"""What the steps of a `Runner` read: texts in their slots, as tensors that stay where they are.
+"""The inputs of a `Runner`'s steps: texts in their slots, as tensors with fixed addresses.
 
 Shapes: S slots (places for texts), R rows, N pages of a text, M pages of a source.
 """
@@ -22,14 +22,14 @@ FIELDS = 7  # of a slot: id, position, steps, temperature, top_k, top_p, min_p
 
 
 class Kind(NamedTuple):
-    """How tokens are chosen, for which a step has operations of its own."""
+    """The kind of sampling, which decides the operations of a step."""
 
     filtered: Filter | None = None  # from some tokens only: top_k, top_p, min_p
     suppressed: bool = False  # some tokens never
 
 
 def joint_kind(texts: Sequence["Text"]) -> Kind:
-    """The kind of a step with these texts."""
+    """The kind of a step for all of these texts."""
     kinds = [text.kind for text in texts]
     filters = [kind.filtered for kind in kinds if kind.filtered]
     return Kind(reduce(Filter.join, filters) if filters else None, any(kind.suppressed for kind in kinds))
@@ -51,11 +51,11 @@ class Text:
     source_pages: list[int] = field(default_factory=list)
     source_length: int = 0
     begin: int = 0  # the cache holds the text from here on
-    cached: int = 0  # so many tokens of it, also those of steps under way
+    cached: int = 0  # how many of its tokens, including those of steps in progress
     steps: int = 0  # that have begun
-    count: int = 0  # tokens that have come
+    count: int = 0  # tokens that have arrived
     slot: int | None = None
-    reading: bool = False  # its prompt is not read to the end
+    reading: bool = False  # its prompt is not completely read
     done: bool = False
     draws: np.ndarray | None = None  # (DRAWS, LEVELS), of the present block of steps
     block: int = -1
@@ -63,7 +63,7 @@ class Text:
     def __post_init__(self) -> None:
         s = self.sampling
         by_text = s.repetition_penalty != 1 or s.no_repeat_ngram_size or len(s.suppress_tokens) > SUPPRESSED
-        # Whether the next token depends on the text so far, or more than its probability is asked for
+        # Whether the next token depends on the text so far, or more than its probability is requested
         self.on_host = bool(by_text or self.top_logprobs or self.rules is not None)
         # Whether steps go on with it by themselves: the host neither chooses its tokens nor guesses at them
         self.advances = not (self.on_host or s.prompt_lookup_num_tokens)
@@ -80,7 +80,7 @@ class Text:
 
 
 class Buffers:
-    """What steps read of every slot, on the device. The host writes whole slots; steps advance them."""
+    """The inputs of steps for every slot, on the device. The host writes whole slots; steps advance them."""
 
     def __init__(self, slots: int, width: int, source_width: int, device: torch.device):
         self.device = device
@@ -93,7 +93,7 @@ class Buffers:
         self.suppressed = torch.full((slots, SUPPRESSED), -1, device=device)  # -1: none
 
     def send(self, array: np.ndarray) -> Tensor:
-        """An array on the device, without waiting for what the device does."""
+        """Copy an array to the device, without waiting for the device."""
         t = torch.from_numpy(array)
         return t.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else t
 

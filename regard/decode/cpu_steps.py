@@ -1,7 +1,7 @@
 """One more token of each row through a decoder's blocks, on a CPU: the same numbers in fewer operations.
 
-A step takes a few milliseconds, of which calling modules would be a good part. The blocks themselves are the
-readable form of what is computed here.
+A step takes a few milliseconds, of which calls of modules would be a large part. The blocks themselves are
+the readable reference of this code.
 
 Shapes: B rows, H heads, G key/value heads, S positions, D width, d width of a head.
 """
@@ -27,7 +27,7 @@ LEAST_ROOM = 32  # positions
 
 
 def speed_up(model: object, state: object) -> None:
-    """Compute the further steps from this state in fewer operations, if the model is one that allows it."""
+    """Compute the next steps from this state in fewer operations, if the model allows it."""
     if not isinstance(model, nn.Module) or not isinstance(state, State) or state.run is not None:
         return
     if torch.is_grad_enabled() or next(model.parameters()).device.type != "cpu" or is_observed(model):
@@ -38,8 +38,8 @@ def speed_up(model: object, state: object) -> None:
 
 
 class RoomyKVCache(KVCache):
-    """Keys and values with room for more of them: a step writes its own there, and copies none of the earlier
-    ones, except when the room grows, by half."""
+    """Keys and values with room for more of them: a step writes its own there without copying the
+    earlier ones, except when the room grows, by half."""
 
     def __init__(self, kv: KeysValues | None) -> None:
         self.kv = kv
@@ -200,7 +200,7 @@ class FeedForward(Branch):
 
 
 def products(*layers: nn.Linear) -> Callable[[Tensor], list[Tensor]]:
-    """The outputs of layers that have one input (B, D); small weights share its other form."""
+    """The outputs of layers that have one input (B, D); small weights are joined."""
     pairs: list[tuple[Any, Tensor | None]] = [(layer.weight, layer.bias) for layer in layers]
     first = layers[0].weight
     if not isinstance(first, SmallWeight):
@@ -217,7 +217,7 @@ def products(*layers: nn.Linear) -> Callable[[Tensor], list[Tensor]]:
 
 
 def multiply(x: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
-    """F.linear; of one row, the product with a vector, which was faster."""
+    """F.linear; for one row, the product with a vector, which is faster."""
     if len(x) > 1:
         return F.linear(x, W, bias)
     y = torch.mv(W, x[0]) if bias is None else torch.addmv(bias, W, x[0])

@@ -1,4 +1,4 @@
-"""Several models as one: the next token's probabilities are the mean of theirs.
+"""Several models as one, which averages the probabilities of the next token.
 
 Shapes: B batch, T tokens, V vocabulary.
 """
@@ -26,7 +26,7 @@ class States:
 class Ensemble(nn.Module):
     """log 1/n Σ p, for n models with the same vocabulary."""
 
-    output = output_bias = None  # its hidden states are logits already
+    output = output_bias = None  # its hidden states are already logits
 
     def __init__(self, models: Sequence[Any]):
         super().__init__()

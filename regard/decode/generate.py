@@ -65,7 +65,7 @@ def generate(
 
 @dataclass
 class Job:
-    """Rows to write: their texts so far, sources, random numbers, and the most tokens of each."""
+    """Rows to write: their texts so far, sources, random numbers, and largest numbers of tokens."""
 
     texts: list[list[int]]
     sources: list[Source] | None
@@ -102,7 +102,7 @@ def _generate(
 
 
 def _generate_by_runner(runner: Runner, job: Job) -> Iterator[list[int | None]]:
-    """On a GPU: a row gets its first token when there is room for it, and others may be ahead of it then."""
+    """On a GPU: a row gets its first token when there is room for it; other rows may be ahead by then."""
     texts, sources, sampling, ends = job.texts, job.sources, job.sampling, job.ends
     rows: dict[Text, int] = {}
     for row, ids in enumerate(texts if job.max_steps > 0 else []):
@@ -112,7 +112,7 @@ def _generate_by_runner(runner: Runner, job: Job) -> Iterator[list[int | None]]:
         runner.add(text)
     while not runner.idle:
         check_cancelled()
-        steps: list[list[int | None]] = []  # more than one where guesses were right
+        steps: list[list[int | None]] = []  # more than one if guesses were right
         begun = Counter[Text]()
         for output in runner.step():
             if output.token < 0:
@@ -132,7 +132,7 @@ def _generate_by_runner(runner: Runner, job: Job) -> Iterator[list[int | None]]:
 
 
 def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[int | None]]:
-    """All rows at once, those that are left one step after another."""
+    """All rows at once, step by step until none is left."""
     texts, sources, sampling, ends = job.texts, job.sources, job.sampling, job.ends
     generators, max_steps = job.generators, job.max_steps
     device, context = next(model.parameters()).device, model.config.context
@@ -178,7 +178,7 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
             going = [b for b in going if not ((rule := rules[b]) and rule.finished)]
             if not going:
                 return
-            if len(going) < len(live):  # costs no more than a step's growing of the cache
+            if len(going) < len(live):  # costs no more than growing the cache by a step
                 live = [live[b] for b in going]
                 if state is not None:
                     state.reorder(torch.tensor(going, device=device))
@@ -194,9 +194,9 @@ def raise_errors(rules: Sequence[RowRules | None]) -> None:
 
 
 class Stopper:
-    """Passes streamed text on, up to the first of the `stops`, whichever begins earliest.
+    """Passes streamed text on, up to the stop that begins first.
 
-    What may be the beginning of a stop is held back, so that the result does not depend on the pieces.
+    Text that may begin a stop is held back, so that the result does not depend on the pieces.
     """
 
     def __init__(self, stops: Sequence[str]):
@@ -215,7 +215,7 @@ class Stopper:
         return shown
 
     def finish(self) -> str:
-        """At the end of the text, return what was held back, up to a stop."""
+        """Return the text that was held back, up to a stop, at the end."""
         cut, held = self._cut(), self.held
         self.done, self.held = self.done or cut < len(held), ""
         return held[:cut]

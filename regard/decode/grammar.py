@@ -44,7 +44,7 @@ JSON_OPTIONS: Any = {
     "lenient": False,  # a keyword of a schema that is not supported is refused
 }
 MAX_NUMBER = 10**15  # where a schema has no limit: most programs read 1e999 as infinity
-# What ends JSON soonest, outside of a string and in one; any other token after these, the longest first
+# Tokens that end JSON soonest, outside of a string and in one; after them all others, the longest first
 CLOSING = [b"}", b"]", b",", b":", b'"', *(b"%d" % n for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 0))], [b'"']
 Kind = Literal["json", "regex", "lark"]
 
@@ -64,8 +64,8 @@ class Vocabulary:
         plain = [id for id, data in enumerate(self.bytes) if data.isascii() and data.strip() == data != b""]
         if tokenizer.decode(plain[:100]).encode() != b"".join(self.bytes[id] for id in plain[:100]):
             raise UserError(
-                "this model's tokenizer puts spaces between words, so that its answers can't be held to a "
-                "schema; use a model with a tokenizer of bytes, characters or BPE"
+                "this model's tokenizer puts spaces between words, so its answers can't be made to follow "
+                "a schema; use a model with a tokenizer of bytes, characters or BPE"
             )
         self.inner: LLTokenizer = LLTokenizer(
             TokenizerWrapper(_Spelling(self.bytes)), n_vocab=V + 1, eos_token=V
@@ -81,7 +81,7 @@ def rank_tokens(tokens: Sequence[bytes], first: Sequence[bytes]) -> np.ndarray:
 
 
 class _Spelling:
-    """What llguidance's TokenizerWrapper wants to know of a tokenizer."""
+    """The interface of a tokenizer for llguidance's TokenizerWrapper."""
 
     bos_token_id = None
 
@@ -148,16 +148,16 @@ NEXT = {  # of a quote or a backslash; any other byte keeps it, or ends an escap
 
 
 class GrammarState:
-    """Where a row stands in its grammar, `limit` tokens before it must end.
+    """The state of a row in its grammar, `limit` tokens before it must end.
 
-    `plan` are tokens that complete the text from here, if they are within the limit: a token after which
-    there is no such plan is replaced by the first of the plan, so that a text is complete in time.
+    `plan` are tokens that complete the text from here within the limit. A token after which there is no
+    such plan is replaced by the first one of the plan, so that a text is complete in time.
     """
 
     def __init__(self, grammar: Grammar, ends: Collection[int], limit: int):
         self.matcher, self.vocabulary = grammar.matcher.deep_copy(), grammar.vocabulary
         self.ends, self.left = list(ends), limit
-        self.growth = grammar.length + 16  # tokens by which one more token can make a plan longer, about
+        self.growth = grammar.length + 16  # about how much longer a plan can become with a token
         self.spent = 0.0  # seconds
         self.string, self.finished = Quotes.OUTSIDE, False
         self.plan = self._find_plan()
@@ -171,7 +171,7 @@ class GrammarState:
         return mask[:-1]
 
     def accept(self, token: int) -> int:
-        """Take the next token, or the first of the plan where it leads too far; return the one taken."""
+        """Take the next token, or the first one of the plan if it leads too far; return the token taken."""
         if token in self.ends and self.matcher.is_accepting():
             self.finished = True
             return token
@@ -191,7 +191,7 @@ class GrammarState:
         return token
 
     def _has_time(self, planned: int) -> bool:
-        """Whether a plan can wait: whatever the tokens since the last one began can be ended in time."""
+        """Return whether a plan can wait: the tokens since the last one can still be completed in time."""
         self.unchecked += 1
         longest = planned + self.unchecked * self.growth
         return self.vocabulary.has_bytes and longest < min(self.left, MAX_PLAN)
@@ -205,7 +205,7 @@ class GrammarState:
         return plan if same else self._find_plan()
 
     def _find_plan(self) -> list[int] | None:
-        """Few tokens that complete the text, if they are within the limit."""
+        """Find few tokens that complete the text, if they are within the limit."""
         plan: list[int] = []
         before = self.string
         while len(plan) < min(self.left, MAX_PLAN) and not self.matcher.is_accepting():
@@ -269,7 +269,7 @@ def compile_grammar(kind: Kind, text: str, tokenizer: Tokenizer, V: int) -> Gram
 
 
 def read_source(kind: Kind, text: str) -> str:
-    """The grammar as llguidance takes it."""
+    """The grammar in llguidance's format."""
     from llguidance import LLMatcher
 
     if kind == "regex":
@@ -284,7 +284,7 @@ def read_source(kind: Kind, text: str) -> str:
 
 
 def limit_numbers(schema: Any) -> Any:
-    """A JSON schema whose numbers have limits."""
+    """Add limits to the numbers of a JSON schema."""
     if isinstance(schema, list):
         return [limit_numbers(item) for item in schema]
     if not isinstance(schema, dict):
@@ -302,7 +302,7 @@ def limit_numbers(schema: Any) -> Any:
 
 
 def read_gbnf(text: str) -> str:
-    """llama.cpp's notation of a grammar as Lark's."""
+    """Convert llama.cpp's notation of a grammar to Lark's."""
     from llguidance.gbnf_to_lark import any_to_lark
 
     try:
@@ -313,7 +313,7 @@ def read_gbnf(text: str) -> str:
 
 
 def try_grammar(source: str) -> None:
-    """Compile it in a child process first: one that takes too long, too much memory or a crash is refused."""
+    """Compile a grammar in a child process first: refuse it if it exceeds a limit or crashes."""
     global _sandbox
     with _sandbox_lock:
         if _sandbox is None:

@@ -1,8 +1,8 @@
-"""Beam search over pages: steps of fixed shapes, whose choices are made on the device.
+"""Beam search over pages: steps of fixed shapes, with all choices on the device.
 
-It gives what `beam_search` gives. Beams are reordered by their tables of pages; only the page that a beam
-writes to is its own, copied from the beam that it continues. A beam has two such pages, which it takes in
-turns, so that none is written while others copy it. A finished sentence makes room for another.
+The results are those of `beam_search`. Beams are reordered by their tables of pages; only the page that a
+beam writes to is its own, copied from the beam that it continues. A beam has two such pages, which it uses
+in turns, so that none is written while others copy it. A finished sentence makes room for another one.
 
 Shapes: B sentences searched at once, K beams, C candidates, V vocabulary, T the most tokens of an answer,
 N pages of a beam, M of a source, L tokens of a page.
@@ -27,14 +27,14 @@ from regard.decode.sampling import NOT_FINITE, Sampling, row_generator
 from regard.decode.steps import PAGE
 from regard.errors import UserError
 
-LAG = 2  # steps that are begun before the end of one is looked at
-REFILL = 4  # new sentences are read once one in so many of the places is free
-GROUP = 64  # columns of logits whose maximum is looked at first
-SEARCHES = 8  # kinds of searches, each with a graph of its own, that a runner remembers
+LAG = 2  # steps that are started before the end of one is checked
+REFILL = 4  # new sentences are read once one of this many places is free
+GROUP = 64  # columns of logits whose maximum is computed first
+SEARCHES = 8  # kinds of searches, each with its own graph, that a runner keeps
 
 
 class PagedBeams:
-    """The search of B sentences at once with a runner, which nobody else uses meanwhile."""
+    """The search of B sentences at once with a runner, which has no other user meanwhile."""
 
     def __init__(
         self, runner: Runner, B: int, N: int, M: int, new: int, ends: Collection[int], sampling: Sampling
@@ -65,14 +65,14 @@ class PagedBeams:
 
     @property
     def state(self) -> list[Tensor]:
-        """What a step changes."""
+        """The tensors that a step changes."""
         state = [self.tables, self.ids, self.positions, self.sums, self.scores, self.texts, self.finished]
         return [*state, self.steps, self.over]
 
     # On the device
 
     def step(self) -> Tensor:
-        """One more token of every beam; whether each sentence is over (B,)."""
+        """Add a token to every beam; return whether each sentence is finished (B,)."""
         source = self.source_tables, self.source_lengths
         rows = Rows(self.positions, self.positions + 1, self.tables, *source, distinct=True)
         logits = self.runner.steps.output_logits(self.runner.steps.hidden(self.ids, rows))
@@ -91,7 +91,7 @@ class PagedBeams:
 
         sums, live = top.masked_fill(ended, -math.inf).topk(K)  # (B, K)
         over = (sums[:, 0] / self.bounds[t.clamp(max=self.T)] <= scores[:, -1]) | (t >= self.T) | self.over
-        was_over = self.over[:, None]  # sentences that were over before stay as they are
+        was_over = self.over[:, None]  # sentences that were finished before don't change
         self.scores.copy_(self.scores.where(was_over, scores))
         self.finished.copy_(self.finished.where(was_over[..., None], finished))
         self.texts.copy_(candidates.gather(1, live[..., None].expand(-1, -1, self.T)))
@@ -104,9 +104,9 @@ class PagedBeams:
         return over
 
     def best_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The sums, beams and new tokens (B, C) of the likeliest texts with one more token.
+        """The sums, beams and new tokens (B, C) of the most likely texts with one more token.
 
-        Those of each beam first: no beam has more than C of them.
+        The best ones of each beam are selected first, as no beam has more than C of them.
         """
         K, V = self.K, logits.shape[-1]
         C = min(2 * K, K * V)
@@ -119,14 +119,14 @@ class PagedBeams:
         return top, index // log_p.shape[-1], tokens.view(self.B, -1).gather(1, index)
 
     def continue_beams(self, parents: Tensor) -> None:
-        """Beam k of a sentence continues from what its beam parents[k] was, (B, K)."""
+        """Let beam k of a sentence continue from its former beam parents[k], (B, K)."""
         first = self.K * torch.arange(self.B, device=parents.device)[:, None]
         self.tables.copy_(self.follow((first + parents).flatten(), self.positions + 1, self.own))
 
     def follow(self, parents: Tensor, positions: Tensor, own: Tensor) -> Tensor:
-        """The tables of beams that continue others, whose pages but for the last they share (R, N).
+        """The tables (R, N) of beams that continue others and share all their pages except the last.
 
-        Their next token is at `positions` (R,), in a page of their own (2, R, N), which is copied.
+        Their next token is at `positions` (R,), in their own page (2, R, N), which is copied.
         """
         at = positions.clamp(min=0)
         page = (at // PAGE).clamp(max=self.N - 1).long()[:, None]  # (R, 1)
@@ -139,7 +139,7 @@ class PagedBeams:
     # On the host
 
     def acquire(self) -> None:
-        """Take pages, which are given back by `release`."""
+        """Take pages, which `release` gives back."""
         pages = self.runner.pool.take(self.own.numel())
         sources = self.runner.pool.take(self.source_pages.size)
         if pages is None or sources is None:
@@ -155,7 +155,7 @@ class PagedBeams:
         self.positions.fill_(-1)
 
     def place(self, places: Sequence[int], texts: Sequence[Text]) -> None:
-        """Begin the search of sentences."""
+        """Begin the search for sentences."""
         for b, text in zip(places, texts, strict=True):
             text.source_length = self.runner.source_length(text.source)
             text.source_pages = self.source_pages[b].tolist()
@@ -181,7 +181,7 @@ class PagedBeams:
         self.steps[at], self.over[at] = 0, False
 
     def read(self, places: Sequence[int], texts: Sequence[Text]) -> None:
-        """Read prompts but for their last tokens into the pages of each sentence's first beam."""
+        """Read prompts, except their last tokens, into the pages of each sentence's first beam."""
         parts = [
             np.stack([text.ids[:-1], np.arange(len(text.ids) - 1), np.full(len(text.ids) - 1, b * self.K)])
             for b, text in zip(places, texts, strict=True)

@@ -1,4 +1,4 @@
-"""Which pages of the cache belong to whom. Texts that begin alike share the pages of their beginning."""
+"""The allocation of the cache's pages. Texts with the same beginning share its pages."""
 
 import hashlib
 from collections import OrderedDict
@@ -8,15 +8,15 @@ import numpy as np
 
 
 class PagePool:
-    """Hands out pages of `length` tokens. A page that nobody uses keeps its content until it is needed.
+    """Hands out pages of `length` tokens. An unused page keeps its content until it is needed.
 
-    Full pages can be found again by all the tokens up to their end, so that nobody reads these twice.
+    Full pages can be found again by all tokens up to their end, so that these are not read twice.
     """
 
     def __init__(self, count: int, length: int):
         self.length, self.users = length, [0] * count
         self.key_of: dict[int, bytes] = {}  # of pages with known content
-        self.page_of: dict[bytes, int] = {}  # the same the other way round
+        self.page_of: dict[bytes, int] = {}  # the inverse
         self.unused: OrderedDict[int, None] = OrderedDict.fromkeys(range(count))  # oldest first
 
     @property
@@ -24,7 +24,7 @@ class PagePool:
         return len(self.unused)
 
     def take(self, count: int) -> list[int] | None:
-        """So many pages, or None if there are not enough."""
+        """Take `count` pages, or return None if there are not enough."""
         if count > len(self.unused):
             return None
         pages = [self.unused.popitem(last=False)[0] for _ in range(count)]
@@ -34,14 +34,14 @@ class PagePool:
         return pages
 
     def release(self, pages: Sequence[int]) -> None:
-        """Give pages back; those that nobody else uses are free, the last ones of a text first."""
+        """Give pages back; pages without other users become free, the last ones of a text first."""
         for page in reversed(pages):
             self.users[page] -= 1
             if not self.users[page]:
                 self.unused[page] = None
 
     def lookup(self, tokens: Sequence[int]) -> list[int]:
-        """The longest run of pages that hold the beginning of these tokens, now used once more."""
+        """The longest run of pages with the beginning of these tokens, which get one more user."""
         pages = []
         for key in self._keys(tokens):
             page = self.page_of.get(key)
@@ -54,7 +54,7 @@ class PagePool:
         return pages
 
     def remember(self, tokens: Sequence[int], pages: Sequence[int]) -> None:
-        """Note what full pages hold: the beginning of these tokens."""
+        """Record the content of full pages: the beginning of these tokens."""
         for key, page in zip(self._keys(tokens), pages, strict=False):
             if key not in self.page_of and page not in self.key_of:
                 self.page_of[key], self.key_of[page] = page, key
@@ -67,7 +67,7 @@ class PagePool:
     def _keys(self, tokens: Sequence[int]) -> list[bytes]:
         """A key for each full page of tokens, which depends on all the tokens up to its end.
 
-        It is cryptographic, so that nobody can make a text whose pages are taken for those of another one.
+        It is a cryptographic hash, so that no text can be made whose pages are mistaken for another's.
         """
         L, key = self.length, b""
         keys: list[bytes] = []

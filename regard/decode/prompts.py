@@ -15,7 +15,7 @@ from regard.decode.cpu_steps import speed_up
 
 SHORT = 64  # tokens
 
-Source = Sequence[int] | Tensor  # what an encoder reads: tokens, or an image's pixels, uint8
+Source = Sequence[int] | Tensor  # the input of an encoder: tokens, or an image's pixels, uint8
 
 
 class Writer(Protocol):
@@ -31,7 +31,7 @@ class Writer(Protocol):
 
 
 def attend_quickly(longest: float) -> AbstractContextManager[object]:
-    """The best kernel of attention for rows of up to so many tokens, whose number changes, on a GPU.
+    """Use the best attention kernel on a GPU for rows of up to `tokens` tokens, whose number changes.
 
     cuDNN's, which torch prefers, is slower for short rows, and takes 0.1 s to prepare for each new shape.
     """
@@ -41,9 +41,9 @@ def attend_quickly(longest: float) -> AbstractContextManager[object]:
 
 
 def fit_context(text: Sequence[int], context: int) -> Sequence[int]:
-    """The part of a text that the model reads: all of it, or its end if it is longer than the context.
+    """The part of a text that the model reads: the whole, or its end if it is longer than the context.
 
-    It moves by half a context at a time, so that a cache lasts; where it begins depends only on the length.
+    It moves by half a context at a time, to reuse the cache; its beginning depends only on the length.
     """
     hop = context - context // 2
     return text[-(-max(0, len(text) - context) // hop) * hop :]
@@ -52,7 +52,7 @@ def fit_context(text: Sequence[int], context: int) -> Sequence[int]:
 def read_rows(
     model: Writer, windows: Sequence[Sequence[int]], sources: Sequence[Source] | None = None
 ) -> tuple[Tensor, Any]:
-    """model.start on rows of any lengths, equal ones only once; with sources, prompts are equally long."""
+    """Call model.start on rows of any lengths, equal ones once; with sources, prompts are equally long."""
     device = next(model.parameters()).device
     source_keys = [()] * len(windows) if sources is None else [source_key(source) for source in sources]
     keys = [(s, tuple(w)) for s, w in zip(source_keys, windows, strict=True)]
@@ -75,12 +75,12 @@ def read_rows(
 
 
 def source_key(source: Source) -> tuple[int, ...] | bytes:
-    """A source's content, to compare it with others."""
+    """A key of a source's content, to compare it with others."""
     return source.cpu().numpy().tobytes() if isinstance(source, Tensor) else tuple(source)
 
 
 def collate_sources(sources: Sequence[Source], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Sources as one tensor, and its attention mask; images are all of one size."""
+    """Stack sources to one tensor, and return it with its attention mask; images have one size."""
     images = [source for source in sources if isinstance(source, Tensor)]
     if images:
         return torch.stack(images).to(device), None
@@ -90,7 +90,7 @@ def collate_sources(sources: Sequence[Source], device: torch.device) -> tuple[Te
 def pad_rows(
     rows: Sequence[Sequence[int]], device: torch.device, left: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Rows as one tensor (B, T), and its attention mask, or None if nothing is padded."""
+    """Stack rows to one tensor (B, T), and return it with its attention mask (None without padding)."""
     T = max(map(len, rows))
     gaps = [[0] * (T - len(row)) for row in rows]
     ids = [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]

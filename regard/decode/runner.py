@@ -1,9 +1,9 @@
 """Write many texts at once: a cache of pages that never moves, and steps of fixed shapes.
 
 Everything is rows: a row is one token at one position of one text. A step of generation has a row for every
-text; prompts are read so many rows at a time. Every row is computed by itself, so that what is written does
-not depend on the others. On a GPU, steps are captured as CUDA graphs for some numbers of rows, tokens are
-chosen on the device, and a step begins before the tokens of the last one are known here.
+text; prompts are read a number of rows at a time. Every row is computed by itself, so that its text does not
+depend on the others. On a GPU, steps are captured as CUDA graphs for some numbers of rows, tokens are
+chosen on the device, and a step begins before the tokens of the last one have arrived.
 
 Shapes: R rows, N pages of a text, M pages of a source, V vocabulary, S slots: places for texts.
 """
@@ -27,16 +27,16 @@ from regard.decode.sampling import Sampling, choose
 from regard.decode.steps import PAGE, Steps
 from regard.models.base import LanguageModel
 
-ROWS = 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512  # a step is filled up to one of these
-WARM_UP = 1, 2, 4, 8, 16, 32, 64, 128, 256  # those that are captured at the start of a server
+ROWS = 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512  # a step is padded to one of these
+WARM_UP = 1, 2, 4, 8, 16, 32, 64, 128, 256  # captured at the start of a server
 READ = 16, 64, 256, 1024  # the same for parts of prompts
-GROWTH = 4  # pages that a text gets at once, while there are plenty
+GROWTH = 4  # pages that a text gets at once, while there are enough
 TopLogprobs = tuple[tuple[int, float], ...]
 
 
 @dataclass(slots=True)
 class Output:
-    """A text's next token, its log-probability, and those of the likeliest tokens if they are asked for."""
+    """A text's next token, its log-probability, and the most likely tokens with theirs if requested."""
 
     text: Text
     token: int
@@ -47,7 +47,7 @@ class Output:
 
 @dataclass
 class Launched:
-    """A step whose tokens have not come yet."""
+    """A step whose tokens have not arrived yet."""
 
     rows: list[tuple[Text, int]]  # and their slots
     tokens: Callable[[], Tensor]  # (2, R) int32: the tokens, and the bits of their log-probabilities
@@ -61,8 +61,8 @@ def row_count(n: int) -> int:
 class Runner:
     """Writes texts with a model whose decoder is a stack of known blocks; raises ValueError for any other.
 
-    `slots` texts at most are written at once, others wait. When pages run out, the youngest text gives
-    its own back and is read again later. With `graphs`, steps are CUDA graphs.
+    At most `slots` texts are written at once, others wait. When pages run out, the youngest text gives its
+    pages back and is read again later. With `graphs`, steps are CUDA graphs.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Runner:
         self.buffers, self.has_source = self.steps.buffers, self.steps.has_source
         self.pool = PagePool(self.steps.keys.shape[1], PAGE)
         self.free_slots = list(range(slots))  # a heap: low ones first, so that steps have few rows
-        self.texts: list[Text] = []  # those that have a slot, the youngest last
+        self.texts: list[Text] = []  # texts with a slot, the youngest last
         self.waiting: deque[Text] = deque()
         self.launched: deque[Launched] = deque()
         self.searches: dict[tuple[Any, ...], Any] = {}  # the last beam searches, with their tensors
@@ -96,7 +96,7 @@ class Runner:
         self.waiting.append(text)
 
     def remove(self, text: Text) -> None:
-        """Stop writing a text; a token of it that is under way is not returned any more."""
+        """Stop writing a text; a token of it in progress is not returned any more."""
         text.done = True
         if text in self.waiting:
             self.waiting.remove(text)
@@ -112,7 +112,7 @@ class Runner:
         return not (self.waiting or self.launched or self.texts)
 
     def _evict(self, texts: Sequence[Text]) -> None:
-        """Take the slots and pages of texts. What their full pages hold is remembered."""
+        """Take the slots and pages of texts. The contents of their full pages are remembered."""
         slots = [text.slot for text in texts if text.slot is not None]
         if slots:
             self.buffers.clear(slots)
@@ -128,7 +128,7 @@ class Runner:
             text.slot, text.pages, text.source_pages, text.cached = None, [], [], 0
 
     def _requeue(self, texts: Sequence[Text]) -> None:
-        """Texts wait again, before all others, to be read from what is known of them."""
+        """Let texts wait again, before all others, to be read from their known tokens."""
         self._evict(texts)
         self.waiting.extendleft(reversed(texts))
 
@@ -136,7 +136,7 @@ class Runner:
 
     @torch.inference_mode()
     def step(self) -> list[Output]:
-        """Begin a step, and return the tokens of the one before it, if there was one."""
+        """Begin a step, and return the tokens of the previous one, if there was one."""
         outputs = self._make_room()
         self._admit()
         self._read()
@@ -152,8 +152,8 @@ class Runner:
         return outputs + self._collect()
 
     def _make_room(self) -> list[Output]:
-        """Give every text a page for its next token. Those that outgrew the context, and the youngest when
-        pages run out, are read again later."""
+        """Give every text a page for its next token. Texts that outgrew the context, and the youngest ones
+        when pages run out, are read again later."""
         outputs: list[Output] = []
         ended = [t for t in self.texts if t.cached in (self.context, len(t.pages) * PAGE)]
         ended = [t for t in ended if not t.reading and t.steps < t.limit]
@@ -163,7 +163,7 @@ class Runner:
             self._requeue([t for t in full if not t.done])
         grown = []
         for text in [t for t in ended if t not in full]:
-            pages = self._take_pages(text) if text.slot is not None else None  # others may have sent it away
+            pages = self._take_pages(text) if text.slot is not None else None  # others may have displaced it
             while pages is None and text.slot is not None:
                 outputs += self._collect_all()
                 self._requeue(self.texts[-1:])
@@ -190,7 +190,7 @@ class Runner:
             shared = [] if self.has_source else self.pool.lookup(window[:-1])
             text.source_length = self.source_length(text.source)
             own, source = -(-len(window) // PAGE) - len(shared), -(-text.source_length // PAGE)
-            # Others need a page now and then: it is no use to take a text in and have it wait again at once.
+            # Others need a page now and then: it is useless to admit a text that has to wait again at once.
             room = own + source + len(self.texts) <= self.pool.free or not self.texts
             pages = self.pool.take(own + source) if room else None
             if pages is None:
@@ -215,7 +215,7 @@ class Runner:
     # Reading
 
     def _read(self) -> None:
-        """Read more of the prompts, but for their last tokens, with which generation begins."""
+        """Read more of the prompts, except their last tokens, with which generation begins."""
         parts, left, read = [], READ[-1], []
         for text in [t for t in self.texts if t.reading]:
             end = min(len(text.ids) - text.begin - 1, text.cached + left)
@@ -249,12 +249,12 @@ class Runner:
         return next((n for n in ROWS if used <= n <= len(self.buffers.tables)), len(self.buffers.tables))
 
     def _write_draws(self, texts: Sequence[Text]) -> None:
-        """Send random numbers for more steps, where the last ones are used up."""
+        """Send random numbers for more steps, if the last ones are used up."""
         if later := [t for t in texts if t.sampled and t.steps and t.block < t.steps // DRAWS]:
             self.buffers.write_draws(later)
 
     def _stop(self, texts: Sequence[Text]) -> None:
-        """Texts that have their last token take no part in further steps."""
+        """Exclude texts that have their last token from further steps."""
         if slots := [t.slot for t in texts if t.steps == t.limit and t.slot is not None]:
             self.buffers.clear(slots)
 
@@ -265,7 +265,7 @@ class Runner:
         self._stop(texts)
 
     def _collect(self) -> list[Output]:
-        """The tokens of the oldest step under way, once they are there."""
+        """Wait for the tokens of the oldest step in progress."""
         if not self.launched:
             return []
         step = self.launched.popleft()
@@ -342,7 +342,7 @@ class Runner:
         return outputs
 
     def _guess(self, text: Text) -> list[int]:
-        """What followed the last tokens of a text where they stood before; as many as fit into its pages."""
+        """The tokens after an earlier occurrence of a text's last tokens, as many as fit into its pages."""
         room = min(len(text.pages) * PAGE, self.context) - text.cached - 1
         left = min(text.limit - text.steps - 1, DRAWS - 1 - text.steps % DRAWS, room)
         count = min(text.sampling.prompt_lookup_num_tokens, left)

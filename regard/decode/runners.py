@@ -18,14 +18,14 @@ from regard.decode.prompts import Writer
 from regard.decode.runner import ROWS, Runner
 from regard.models.base import LanguageModel
 
-DTYPES = torch.float32, torch.bfloat16  # in which a model can write on a GPU
+DTYPES = torch.float32, torch.bfloat16  # the precisions in which a model can write on a GPU
 Weights = tuple[tuple[int, int], ...]
 
 
 @dataclass
 class Entry:
     runner: Runner
-    weights: Weights  # those that it was made from
+    weights: Weights  # the weights that it was made from
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -34,7 +34,7 @@ _dtypes: "WeakKeyDictionary[nn.Module, torch.dtype]" = WeakKeyDictionary()
 
 
 def set_dtype(model: nn.Module, dtype: torch.dtype) -> None:
-    """Say in which precision a model writes on a GPU, if not in bfloat16."""
+    """Set the precision in which a model writes on a GPU, if not bfloat16."""
     _dtypes[model] = dtype
 
 
@@ -44,10 +44,10 @@ def writing_dtype(model: nn.Module) -> torch.dtype:
 
 
 def make_runner(model: Writer, slots: int) -> Runner | None:
-    """A runner with a copy of the model's weights in the precision for writing; None: it writes plainly.
+    """Make a runner with a copy of the model's weights in the precision for writing; None if there is none.
 
-    That is so for models that are not on such a GPU, without a decoder of known blocks that they call as a
-    stack, while they are trained, and where hooks watch or change what is computed.
+    There is none for models that are not on such a GPU or have no decoder of known blocks that they call as
+    a stack, during training, and if hooks observe or change the computation.
     """
     if not isinstance(model, nn.Module) or not can_run(model):
         return None
@@ -64,7 +64,7 @@ def make_runner(model: Writer, slots: int) -> Runner | None:
         LookupError,
         TypeError,
         ValueError,
-    ):  # a model that calls its blocks in a way of its own
+    ):  # a model that calls its blocks in its own way
         return None
     except Exception as error:
         if not type(error).__module__.startswith("triton"):
@@ -76,7 +76,7 @@ def make_runner(model: Writer, slots: int) -> Runner | None:
 
 
 def can_run(model: nn.Module) -> bool:
-    """Whether a model is on a GPU that has our kernels, is not being trained, and has no hooks but those of
+    """Return whether a model is on a GPU with our kernels, is not being trained, and has no hooks except for
     cancellation."""
     weights = list(model.parameters())
     if not weights or not all(p.is_cuda for p in weights):
@@ -87,13 +87,13 @@ def can_run(model: nn.Module) -> bool:
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """Where the weights are, and how often they were changed in place."""
+    """The addresses of the weights, and how often they were changed in place."""
     return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
 
 
 @contextmanager
 def borrow_runner(model: Writer, texts: int) -> Iterator[Runner | None]:
-    """The model's runner with room for so many texts, for one user at a time; None: write plainly."""
+    """Borrow the model's runner with room for this many texts, for one user at a time, if there is one."""
     slots = next((n for n in ROWS if n >= texts), ROWS[-1])
     if not isinstance(model, nn.Module) or not can_run(model):
         yield None
@@ -116,7 +116,7 @@ def borrow_runner(model: Writer, texts: int) -> Iterator[Runner | None]:
         yield entry.runner
         entry.runner.clear()
     except BaseException:
-        _entries.pop(model, None)  # its state may be anything
+        _entries.pop(model, None)  # its state is undefined
         raise
     finally:
         entry.lock.release()

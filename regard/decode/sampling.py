@@ -59,10 +59,10 @@ REQUIREMENTS = {name: need for name, (_, _, need) in (INTEGERS | NUMBERS).items(
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the next token is chosen. Names and meanings are those of Hugging Face."""
+    """Options for choosing the next token, with the names and meanings of Hugging Face."""
 
     max_new_tokens: int = 200
-    temperature: float = 1.0  # 0 is greedy: always the likeliest token
+    temperature: float = 1.0  # 0 is greedy: always the most likely token
     top_k: int = 0  # 0 is off
     top_p: float = 1.0
     min_p: float = 0.0
@@ -77,8 +77,8 @@ class Sampling:
     frequency_penalty: float = 0.0  # OpenAI's: subtracted from a logit for each time the row has the token
     presence_penalty: float = 0.0  # OpenAI's: subtracted once
     logit_bias: Sequence[tuple[int, float]] = ()  # added to the logits of these tokens
-    min_new_tokens: int = 0  # no end before so many tokens
-    grammar: Grammar | None = None  # what the text has to match
+    min_new_tokens: int = 0  # no end before this many tokens
+    grammar: Grammar | None = None  # the grammar that the text has to match
 
     def __post_init__(self) -> None:
         fitting = {
@@ -108,7 +108,7 @@ class Sampling:
 
     @property
     def has_rules(self) -> bool:
-        """Whether a row has rules of its own."""
+        """Return whether a row has its own rules."""
         return any(getattr(self, name) != default for name, default in RULES.items())
 
     def without_rules(self) -> "Sampling":
@@ -129,7 +129,7 @@ RULES: dict[str, Any] = {
 
 
 def repetition_penalty(logits: Tensor, texts: Sequence[Sequence[int]], penalty: float) -> Tensor:
-    """Make tokens that the text already has less likely, Keskar et al. 2019, section 4.1."""
+    """Make tokens less likely that are already in the text, Keskar et al. 2019, section 4.1."""
     repeated = torch.zeros_like(logits, dtype=torch.bool)
     for row, text in enumerate(texts):
         repeated[row, list(set(text))] = True
@@ -137,7 +137,7 @@ def repetition_penalty(logits: Tensor, texts: Sequence[Sequence[int]], penalty: 
 
 
 def no_repeat_ngram(logits: Tensor, texts: Sequence[Sequence[int]], n: int) -> Tensor:
-    """Rule out tokens that would repeat n tokens of the text; where that rules out all, change nothing."""
+    """Rule out tokens that would repeat n tokens of the text; if that rules out all, change nothing."""
     banned = torch.zeros_like(logits, dtype=torch.bool)
     for row, text in enumerate(texts):
         tail = text[len(text) - n + 1 :]
@@ -148,7 +148,7 @@ def no_repeat_ngram(logits: Tensor, texts: Sequence[Sequence[int]], n: int) -> T
 
 
 def temperature(logits: Tensor, t: float) -> Tensor:
-    """Divide the logits: below 1, likely tokens become likelier; above 1, all become more alike."""
+    """Divide the logits: below 1, likely tokens become more likely; above 1, all become more similar."""
     return logits / t
 
 
@@ -178,14 +178,14 @@ def process_logits(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling) 
         logits = no_repeat_ngram(logits, texts, s.no_repeat_ngram_size)
     if s.suppress_tokens:
         if (largest := max(s.suppress_tokens)) >= logits.shape[-1]:
-            raise UserError(f"suppress_tokens: {largest} is no token of the {logits.shape[-1]}")
+            raise UserError(f"suppress_tokens: {largest} is not one of the {logits.shape[-1]} tokens")
         suppressed = torch.tensor(list(s.suppress_tokens), device=logits.device)
         logits = logits.index_fill(-1, suppressed, -math.inf)
     return logits
 
 
 class RowRules:
-    """What the options say of one row by what it has written since its prompt of `begin` tokens.
+    """The rules of one row, which depend on its text since its prompt of `begin` tokens.
 
     `ends` are the tokens that end a text, which has at most `limit` new ones.
     """
@@ -193,7 +193,7 @@ class RowRules:
     def __init__(self, s: Sampling, begin: int, ends: Collection[int], limit: int):
         self.sampling, self.begin, self.ends, self.limit = s, begin, list(ends), limit
         self.grammar: GrammarState | None = None  # made when the first token is chosen
-        self.error: UserError | None = None  # why this row can't go on; others can
+        self.error: UserError | None = None  # why this row can't continue; others can
 
     @property
     def finished(self) -> bool:
@@ -201,7 +201,7 @@ class RowRules:
         return self.grammar is not None and self.grammar.finished
 
     def accept(self, token: int) -> int:
-        """Take the next token; another one where a grammar needs it to be complete in time."""
+        """Take the next token, or another one if a grammar needs it to be complete in time."""
         if self.grammar is None or self.error is not None:
             return token
         try:
@@ -211,7 +211,7 @@ class RowRules:
             return token
 
     def restrict(self, logits: Tensor, processed: Tensor) -> Tensor:
-        """Only what the grammar allows; by the model's own logits, if other options ruled that out."""
+        """Allow only the grammar's tokens; with the model's own logits, if other options ruled them out."""
         if self.sampling.grammar is None or self.error is not None:
             return processed
         try:
@@ -236,7 +236,7 @@ class RowRules:
         if s.logit_bias:
             tokens, bias = zip(*s.logit_bias, strict=True)
             if max(tokens) >= len(logits):
-                raise UserError(f"logit_bias: {max(tokens)} is no token of the {len(logits)}")
+                raise UserError(f"logit_bias: {max(tokens)} is not one of the {len(logits)} tokens")
             at = torch.tensor(tokens, device=logits.device)
             logits = logits.index_add(0, at, torch.tensor(bias, dtype=logits.dtype, device=logits.device))
         if len(written) < s.min_new_tokens and len(self.ends) < len(logits):
@@ -253,9 +253,9 @@ def row_rules(s: Sampling, begin: int, ends: Collection[int], limit: int) -> Row
 
 
 def row_generator(seed: int, sample: int, prompt: Sequence[int]) -> np.random.Generator:
-    """A row's own random numbers, whatever its place in the batch.
+    """A row's own random numbers, independent of its place in the batch.
 
-    They depend on the prompt too, or else different prompts would get the same random numbers.
+    They also depend on the prompt, otherwise different prompts would get the same random numbers.
     """
     data = np.array([seed, sample, *prompt], dtype=np.uint64).astype("<u8").tobytes()
     key = int.from_bytes(hashlib.blake2b(data, digest_size=16).digest(), "little")

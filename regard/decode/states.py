@@ -16,7 +16,7 @@ from regard.decode.ensemble import States
 
 
 def join(a: Any, b: Any) -> Any:
-    """The rows of a, then those of b. The shorter are padded: texts on the left, sources on the right."""
+    """Join the rows of a and b. Shorter ones are padded: texts on the left, sources on the right."""
     if isinstance(a, States):
         return States([join(x, y) for x, y in zip(a.each, b.each, strict=True)])
     if isinstance(a, RecurrentState):
@@ -65,12 +65,12 @@ def trim(state: Any, lengths: Sequence[int], sources: Sequence[int] = ()) -> Non
 
 
 def or_none(attention_mask: Tensor, lengths: Sequence[int]) -> Tensor | None:
-    """The mask of rows of these lengths; None if they are equally long."""
+    """The mask of rows with these lengths; None if they are equally long."""
     return None if min(lengths) == max(lengths) else attention_mask
 
 
 def first_column(layers: Sequence[KVCache]) -> Tensor:
-    """A tensor as long as the caches (B, S), whatever its values."""
+    """A tensor with the length of the caches (B, S) and arbitrary values."""
     assert layers[0].kv is not None
     return layers[0].kv[0][:, 0, :, 0]
 
@@ -78,7 +78,7 @@ def first_column(layers: Sequence[KVCache]) -> Tensor:
 def concat_masks(
     a: Tensor | None, b: Tensor | None, x: Tensor, y: Tensor, left: bool = False
 ) -> Tensor | None:
-    """The mask of the rows of x (B, S) above those of y, from a mask of each; None if nothing is padded."""
+    """The joint mask of the rows of x (B, S) and of y, from a mask of each; None if nothing is padded."""
     if a is None and b is None and x.shape[1] == y.shape[1]:
         return None
     a, b = (
@@ -89,7 +89,7 @@ def concat_masks(
 
 
 def concat_padded(a: Tensor, b: Tensor, dim: int, left: bool = False) -> Tensor:
-    """The rows of a above those of b, the shorter padded with zeros along `dim`."""
+    """The rows of a and of b, the shorter padded with zeros along `dim`."""
     size = max(a.shape[dim], b.shape[dim])
 
     def pad(x: Tensor) -> Tensor:

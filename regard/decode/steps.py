@@ -24,13 +24,13 @@ from regard.decode.sampling import LEVELS, choose_by_row
 from regard.models.base import EncoderDecoder, LanguageModel
 
 PAGE = 32  # tokens
-TRIED = 17  # rows that are computed when a model is tried out
-TOLERANCE = 0.05  # between two orders of summing up in bfloat16, of the largest number
+TRIED = 17  # rows that are computed to test a model
+TOLERANCE = 0.05  # tolerance between two orders of summation in bfloat16, relative to the largest number
 MEMORY = 0.8  # the share of the free memory that pages may take
 
 
 class Steps:
-    """What a `Runner` computes with its model: the keys and values of all pages, and steps over them."""
+    """The computation of a `Runner` with its model: the keys and values of all pages, and steps over them."""
 
     def __init__(
         self, model: LanguageModel, decoder: Stack, slots: int, pages: int | None, graphs: bool | None
@@ -52,13 +52,13 @@ class Steps:
         )
         self.buffers = Buffers(slots, width, source_width, self.device)
         self.first_slots = torch.arange(slots, device=self.device)
-        self.fused: FusedStack | None = None  # made at the first step, which names the positions
+        self.fused: FusedStack | None = None  # made at the first step, when the positions are known
         self.inputs: dict[tuple[int, int], Tensor] = {}  # rows that the host sends, by their shape
         self.captured: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self.graph_pool: Any = None
 
     def _affordable(self, count: int, shape: tuple[int, int, int]) -> int:
-        """So many pages, or as many as the memory has room for."""
+        """Return `pages`, or as many pages as fit into memory."""
         if self.device.type != "cuda":
             return count
         size = 2 * len(self.decoder) * math.prod(shape) * self.dtype.itemsize
@@ -86,7 +86,7 @@ class Steps:
     def choose(self, logits: Tensor, numbers: Tensor, uniform: Tensor, never: Tensor, kind: Kind) -> Tensor:
         """The next tokens of rows (R, V), and the bits of their log-probabilities: (2, R).
 
-        Of each row: the numbers of its slot (FIELDS, R), random numbers (R, LEVELS), suppressed tokens.
+        For each row: the numbers of its slot (FIELDS, R), random numbers (R, LEVELS), suppressed tokens.
         """
         floats, suppressed = numbers.view(torch.float32), never if kind.suppressed else None
         if kind.filtered:
@@ -102,7 +102,7 @@ class Steps:
         return torch.stack([tokens.int(), logprobs.view(torch.int32)])
 
     def log_total(self, logits: Tensor) -> Tensor:
-        """log Σ exp of rows (R, V), by the operation that gives the likeliest token's log-probability."""
+        """log Σ exp of rows (R, V), by the operation that gives the most likely token's log-probability."""
         zeros = logits.new_zeros(len(logits))
         tokens, logprobs = self.kernels.sample(logits, zeros, zeros[:, None].expand(-1, LEVELS).contiguous())
         highest: Tensor = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - logprobs
@@ -110,8 +110,8 @@ class Steps:
 
     @torch.inference_mode()
     def try_out(self) -> bool:
-        """Compute some rows, while there are no texts: whether the model has its blocks computed as a stack,
-        and the device's operations do what the plain ones do."""
+        """Compute some rows while there are no texts, to check that the model calls its blocks as a stack,
+        and that the device's operations agree with the plain ones."""
         hidden = self._try_rows()
         if self.fused is None:
             return False
@@ -122,7 +122,7 @@ class Steps:
         return close and self._samples_as_plainly() and self._copies_pages()
 
     def _samples_as_plainly(self) -> bool:
-        """Whether tokens are chosen as by the plain operation: greedily and not, none that is suppressed."""
+        """Check sampling against the plain operation: greedy and not, without suppressed tokens."""
         generator = torch.Generator().manual_seed(0)
         logits = torch.randn(4, len(self.model.output), generator=generator).to(self.device)
         temperature = torch.tensor([0.0, 0.0, 1.0, 0.5], device=self.device)
@@ -136,7 +136,7 @@ class Steps:
         return True
 
     def _copies_pages(self) -> bool:
-        """Whether the first page can be copied to the last."""
+        """Check that the first page can be copied to the last."""
         first, last, length = (
             torch.tensor([n], dtype=torch.int32, device=self.device)
             for n in (0, self.keys.shape[1] - 1, PAGE - 1)
@@ -148,7 +148,7 @@ class Steps:
         return all(torch.equal(p[:, 0, :, :-1], p[:, -1, :, :-1]) for p in (self.keys, self.values))
 
     def _try_rows(self) -> Tensor:
-        """The hidden states of the first tokens of a text, and once more of the last of them, in float32."""
+        """The hidden states of the first tokens of a text, and again of the last one, in float32."""
         positions = torch.arange(min(TRIED, self.context), dtype=torch.int32, device=self.device)
         slots = torch.zeros_like(positions)
         together = self._hidden_of_slots(slots, positions, slots)
@@ -159,7 +159,7 @@ class Steps:
     # Steps
 
     def generate(self, R: int, kind: Kind) -> Tensor:
-        """The next tokens of the first R slots, which then are their last ones: (2, R) as of `choose`."""
+        """Choose the next tokens of the first R slots, and store them there: (2, R) as by `choose`."""
 
         def step() -> Tensor:
             b, numbers = self.buffers, self.buffers.numbers[:, :R]
@@ -192,8 +192,8 @@ class Steps:
         self.replay(("read", R), lambda: self._hidden_of_slots(*numbers))
 
     def check(self, rows: np.ndarray, R: int, kind: Kind) -> Tensor:
-        """What follows each of up to R tokens (4, R), as of `choose`: their ids, positions, slots, and by how
-        many steps they are ahead of their text."""
+        """The next token after each of up to R tokens (4, R), as by `choose`: their ids, positions, slots,
+        and the number of steps that they are ahead of their text."""
         numbers = self._send_rows(rows, R)
 
         def step() -> Tensor:
@@ -214,7 +214,7 @@ class Steps:
         return self.hidden(ids, Rows(positions, positions + 1, b.tables[slots], *source, distinct))
 
     def _send_rows(self, rows: np.ndarray, R: int) -> Tensor:
-        """Rows in a tensor that graphs read, filled up with unused ones."""
+        """Copy rows to the tensor that graphs read, padded with unused ones."""
         padded = np.zeros((len(rows), R), np.int32)
         padded[1] = -1
         padded[:, : rows.shape[1]] = rows
@@ -241,7 +241,7 @@ class Steps:
     # Graphs
 
     def replay(self, key: tuple[Any, ...], body: Callable[[], Any], *changed: Tensor) -> Any:
-        """Run a step: by its graph, captured at the first time, where there are graphs.
+        """Run a step, with graphs by its graph, which is captured the first time.
 
         `changed` are tensors that a step changes and reads; those of the slots are among them.
         """
@@ -250,7 +250,7 @@ class Steps:
         if key not in self.captured:
             tensors = [self.buffers.numbers, *changed]
             before = [t.clone() for t in tensors]
-            body()  # compiles kernels; what it writes to pages is what the graph will write
+            body()  # compiles kernels; it writes to pages the same as the graph
             for t, old in zip(tensors, before, strict=True):
                 t.copy_(old)
             torch.cuda.synchronize(self.device)

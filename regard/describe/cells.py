@@ -1,4 +1,4 @@
-"""The readable twin of torch's recurrent layers, gate by gate, and how its numbers come about.
+"""A readable reference of torch's recurrent layers, gate by gate, and the description of its values.
 
 Shapes: B batch, T tokens, D width.
 """
@@ -54,10 +54,10 @@ def unroll(
     attention_mask: Tensor | None = None,
     edits: Mapping[tuple[int, str], CellEdit] | None = None,
 ) -> list[dict[str, Tensor]]:
-    """What nn.RNN, nn.GRU and nn.LSTM compute, step by step: for each layer and direction, in torch's order,
-    all gates and states by name, and the `previous` states, (B, T, D) each; 0 where a row is padded.
+    """The computation of nn.RNN, nn.GRU and nn.LSTM, step by step: for each layer and direction, in torch's
+    order, all gates and states by name, and the `previous` states, (B, T, D) each; 0 where a row is padded.
 
-    `edits` change a gate or state of a layer and direction, which later ones then follow from.
+    `edits` change a gate or state of a layer and direction, which affects later ones.
     """
     directions, x = 1 + rnn.bidirectional, unpacked(x)
     hidden = hidden if hidden is None or isinstance(hidden, tuple) else (hidden,)
@@ -84,7 +84,7 @@ def unroll(
 
 
 def edit_value(edits: Mapping[tuple[int, str], CellEdit], n: int, t: int, name: str, value: Tensor) -> Tensor:
-    """A gate or state (B, D) at token t, changed if there is an edit of it."""
+    """Apply the edit of a gate or state (B, D) at token t, if there is one."""
     return edits[n, name](value[:, None], t)[:, 0] if (n, name) in edits else value
 
 
@@ -93,7 +93,7 @@ class EditedCells:
 
     def __init__(self, rnn: nn.RNNBase, edits: Mapping[tuple[int, str], CellEdit]):
         self.rnn, self.edits = rnn, edits
-        self.layers: list[dict[str, Tensor]] = []  # what the last call computed
+        self.layers: list[dict[str, Tensor]] = []  # the values of the last call
 
     def __call__(self, x: Any, hidden: Any = None) -> tuple[Any, Any]:
         packed, counts = isinstance(x, PackedSequence), None
@@ -181,7 +181,7 @@ def side_by_side(gates: Any, layer: int, *call: Any) -> Tensor:
 
 
 Gates = dict[str, tuple[Op, Text]]
-GATES = {  # the letter of each, and what it is
+GATES = {  # the letter and the meaning of each
     "state": ("h", "The state after a token."),
     "reset_gate": ("r", "How much of the previous state goes into the candidate."),
     "update_gate": ("z", "How much of the previous state stays."),
@@ -211,7 +211,7 @@ def previous_states(
 def affine_gates(
     d: Description, weights: Sequence[Tensor], x: str, before: str, names: dict[str, str]
 ) -> Gates:
-    """f(W x + U h + b) of each gate, the function by the gate's name; W and U side by side."""
+    """f(W x + U h + b) of each gate, with the function by the gate's name; W and U are side by side."""
     W, b = torch.cat([*weights[:2]], dim=1), weights[2] + weights[3]
     previous, gates = d.name("previous"), Gates()
     for i, (name, f) in enumerate(names.items()):
@@ -233,7 +233,7 @@ def describe_gru(d: Description, weights: Sequence[Tensor], x: str, before: str)
     """h' = (1 - z) ⊙ tanh(W x + r ⊙ (U h)) + z ⊙ h, with gates r and z"""
     names = {"reset_gate": "sigmoid", "update_gate": "sigmoid", "candidate": "tanh"}
     gates = affine_gates(d, weights, x, before, names)
-    del gates["candidate"]  # its reset gate is within
+    del gates["candidate"]  # its reset gate is inside
     for name, operand, i, formula in (
         ("from_input", x, 0, "W_g x_t + b_g"),
         ("from_state", d.name("previous"), 1, f"U_g h_{before} + d_g"),
@@ -290,7 +290,7 @@ def describe_last_states(m: Any, d: Description) -> str:
 
 
 def describe_first_states(m: Any, d: Description, source: str) -> str:
-    """The first states of a decoder that begins with the mean of what it attends to: tanh(W mean + b)."""
+    """The first states of a decoder that begins with the mean of its source: tanh(W mean + b)."""
     text = Text("Mean of the source", "One vector for all that can be attended to.", "mean_s(x_s)")
     mean = d.see("mean", {"does": "mean", "x": source}, text, m.first, "input")
     text = Text("First states, before tanh", "The mean, projected for every layer.", "W x")
@@ -306,5 +306,5 @@ def describe_first_states(m: Any, d: Description, source: str) -> str:
 
 
 def first_text(formula: str) -> Text:
-    """What the decoder begins with."""
+    """The text about the first states of a decoder."""
     return Text("First states", "The states that the decoder begins with, a row for each layer.", formula)

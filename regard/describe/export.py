@@ -1,4 +1,4 @@
-"""What models declare about themselves, for the code that exports them and knows no model class."""
+"""Declarations of models for the exporters, which know no model classes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,13 +17,13 @@ PAIR: Mapping[str, Axes] = {"input_ids": SOURCE, "attention_mask": SOURCE}  # wh
 
 
 class ExportedModel(nn.Module):
-    """What exporters use of a model. This is for type checkers: models need not derive from it."""
+    """The interface of a model for exporters. It serves type checkers: models need not derive from it."""
 
     config: Any
     graphs: Callable[[], "list[Graph]"]
     stacks: Callable[[], "list[StackParts]"]
-    encode: Callable[..., Tensor]  # of one that reads
-    start: Callable[..., tuple[Tensor, Any]]  # of one that writes
+    encode: Callable[..., Tensor]  # of a model that reads
+    start: Callable[..., tuple[Tensor, Any]]  # of a model that writes
     step: Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
@@ -62,7 +62,7 @@ class Graph:
 
 
 def text_graphs(m: Any) -> list[Graph]:
-    """The logits of texts, without a mask: no token reads the padding behind it."""
+    """The logits of texts, without a mask: no token attends to the padding after it."""
     return [Graph("model", lambda ids: m(ids), {"input_ids": TEXT})]
 
 
@@ -94,7 +94,7 @@ def pixel_inputs(config: Any) -> dict[str, Axes]:
 
 
 def head_graphs(m: Any) -> list[Graph]:
-    """That of the model below, up to the head, with a mask if it reads texts."""
+    """The graph of a model with its head, with a mask if it reads texts."""
     (graph,) = m.model.graphs()
     inputs = {name: axes for name, axes in graph.inputs.items() if name != "state"}
     inputs |= {"attention_mask": graph.inputs["input_ids"]} if "input_ids" in inputs else {}
@@ -184,7 +184,7 @@ def language_graphs(model: Any) -> list[Graph]:
 
 @dataclass(frozen=True)
 class StackParts:
-    """A stack of Transformer blocks, and what comes before and after; a model lists its own in `stacks()`.
+    """A stack of Transformer blocks, with the parts before and after it; a model lists its own in `stacks()`.
 
     An encoder alone encodes texts, a decoder alone writes them, and a decoder after an encoder translates.
     """

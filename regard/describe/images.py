@@ -1,4 +1,4 @@
-"""How the parts that read images describe themselves: patches, convolutions and their regions."""
+"""Descriptions of the parts that read images: patches, convolutions and their regions."""
 
 from typing import Any
 
@@ -40,8 +40,8 @@ def vit(m: Any, d: Description, head: bool = True, image: str | None = None) -> 
 
 
 def grid_positions(m: Any, d: Description) -> str:
-    """The positions of patches: learned or waves; of images of another size interpolated, and no sum. Of a
-    shorter spectrogram, they are the first ones."""
+    """The positions of patches: learned or waves. For images of another size they are interpolated, and not
+    opened as sums; a shorter spectrogram has the first ones."""
     table = m.grid_positions(*m.sides)
     W = d.weight("positions.table", table)
     op: Op = {"does": "look up", "W": W, "side": d.side, "by": "position"}
@@ -115,7 +115,7 @@ def efficient_net(m: Any, d: Description, image: str) -> str:
     x, before = (
         convolve(d, "stem", m.stem, image, box=CONVOLUTIONS),
         f,
-    )  # `before`: what is still to be applied to x
+    )  # `before`: the function that is still to be applied to x
     for i, block in enumerate(m.blocks):
         part, y, g = d.at("blocks", i), x, before
         if block.expand is not None:

@@ -1,4 +1,4 @@
-"""How the parts of a model describe themselves; a class declares `describe = parts.feed_forward`.
+"""Descriptions of the parts of a model; a class declares `describe = parts.feed_forward`.
 
 Each function mirrors the `forward` of its module `m`, with names of values for tensors (see values.py).
 """
@@ -27,7 +27,7 @@ Described = tuple[str, tuple[Value, Value] | None, Value | None]  # the sum's na
 
 
 def positions(m: Any, d: Description, x: str, times: float = 1.0, more: Sequence[str] = ()) -> Described:
-    """The sum of embeddings and positions; and what attention needs, by the module's `effect`."""
+    """The sum of embeddings and positions, and the values that attention needs, by the module's `effect`."""
     terms: list[Term] = [(x, times), *more]
     letters, names = (
         [scaled_term(times, "x"), *("s" for _ in more)],
@@ -79,7 +79,7 @@ def rotation(m: Any, d: Description, f: str) -> Value:
 
 
 def position_bias(m: Any, d: Description) -> Value:
-    """What the distance of two tokens adds to their score: a slope, or learned for buckets of distances."""
+    """The bias of a score by the distance of two tokens: a slope, or learned for buckets of distances."""
     about = "What the distance between two tokens adds to their score"
     if hasattr(m, "slopes"):
         op: Op = {"does": "distance", "W": d.weight("positions.slopes", m.slopes)}
@@ -323,7 +323,7 @@ POOLED, VECTOR = "Pooled", "One vector for the whole input"
 
 
 def pooled_by_layer(m: Any, d: Description, x: str, at: nn.Module) -> str:
-    """A BERT's vector of a text: f(W x₀), from that of its first token."""
+    """A BERT's vector of a text: f(W x₀), from its first token's."""
     f = m.pooler_activation
     text = Text("Pooler", "The vector of the first token, through one more layer.", "W x_0")
     y = d.linear("pooler", m.pooler, x, text, row=0)
@@ -345,7 +345,7 @@ def pooled_mean(d: Description, x: str, at: nn.Module) -> str:
 
 
 def pooled_last(d: Description, x: str, at: nn.Module) -> str:
-    """A GPT's vector of a text: only the last token has read all of it."""
+    """A GPT's vector of a text: the last token's, which alone depends on all of it."""
     text = Text(POOLED, f"{VECTOR}: that of the last token.", "x_T")
     return d.same("pooled", x, text, at, "input", box=POOLED, row=-1)
 
@@ -360,7 +360,7 @@ def pooled_ends(m: Any, d: Description, x: str, at: nn.Module) -> str:
 
 
 def pooled_first(m: Any, d: Description, x: str, at: nn.Module) -> str:
-    """A ViT's vector of an image: that of its first token, or the mean of all."""
+    """A ViT's vector of an image: its first token's, or the mean of all."""
     return pooled_mean(d, x, at) if m.first is None else pooled_token(m, d, x, at)
 
 

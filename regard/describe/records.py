@@ -1,4 +1,4 @@
-"""What an attention recorded at its last call, as tensors that a trace shows.
+"""The records of an attention's last call, as tensors of a trace.
 
 Shapes: H heads, T queries, S keys.
 """
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Why a query attends to a key, or not: the values of `reason`.
+# Why a query may attend to a key, or not: the values of `reason`.
 REASONS = ("may look", "padding", "future", "window")
 
 
 def last(module: Any) -> dict[str, Tensor]:
-    """What a module that is watched recorded at its last call; of one that is not, nothing."""
+    """The record of a watched module's last call; empty if it is not watched."""
     return module.records[-1] if module.records else {}
 
 
@@ -31,12 +31,12 @@ def products(module: Any) -> Tensor | None:
 
 
 def biases(module: Any) -> Tensor | None:
-    """What was added to the scores at the last call, (1, H, T, S)."""
+    """The biases of the scores at the last call, (1, H, T, S)."""
     return last(module)["bias"].expand(1, -1, -1, -1) if "bias" in last(module) else None
 
 
 def reasons(module: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Where a query may attend (1, T, S), and the numbers of the reasons, at the last call."""
+    """Where queries may attend (1, T, S), and the reasons as numbers, at the last call."""
     if not module.records:
         return None, None
     (T, S), mask = last(module)["weights"].shape[-2:], last(module).get("mask")

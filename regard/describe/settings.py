@@ -1,4 +1,4 @@
-"""What the settings of a model must be, by their names: a rule holds for every model that has the setting."""
+"""Checks of a model's settings, by their names: a rule holds for every model that has the setting."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 SHARES = ("dropout", "skip")
 COUNTS = ("segments", "globals", "mels")  # which may be 0
-LARGEST = 2**31 - 1  # whole number: nothing is larger, and what is computed with one stays exact
+LARGEST = 2**31 - 1  # the largest whole number, so that computations with it stay exact
 
 
 def output_vocab(config: Any) -> int:
@@ -16,7 +16,7 @@ def output_vocab(config: Any) -> int:
 
 
 def check_settings(config: Any) -> None:
-    """Raise a ValueError that names the setting, if one is not allowed, or two do not go together."""
+    """Raise a ValueError that names the setting, if one is invalid, or if two contradict each other."""
     settings = vars(config)
     check_numbers(settings)
     check_windows(**settings)

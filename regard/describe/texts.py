@@ -1,4 +1,4 @@
-"""What people read of values: titles, explanations, and formulas that are true for the very module."""
+"""Texts about values for people: titles, explanations, and formulas of the actual module."""
 
 import math
 from functools import partial
@@ -11,7 +11,7 @@ Op = dict[str, Any]
 
 
 class Text(NamedTuple):
-    """What people read of a value: its title, what it is, and its formula, if it has one."""
+    """The text about a value: its title, an explanation, and its formula, if it has one."""
 
     title: str
     about: str
@@ -34,7 +34,7 @@ SIGNS = {"gelu_tanh": "gelu", "sigmoid": "σ"}  # of activation functions, other
 
 
 def as_title(name: str) -> str:
-    """The title of a value that declares none: its name."""
+    """The default title of a value: its name."""
     return name.replace("_", " ").capitalize()
 
 
@@ -57,7 +57,7 @@ def scaled_term(times: float, x: str) -> str:
 
 
 def norm_text(title: str, op: Op) -> Text:
-    """The formula of a norm operation, and what it is."""
+    """The formula and the explanation of a norm operation."""
     x, where = ("y", f", y = {sign(op['f'])}(x)") if "f" in op else ("x", "")
     if op.get("rms"):
         formula = f"{x} / √(mean({x}^2) + ε) ⊙ γ"
@@ -80,5 +80,5 @@ ACTIVATIONS |= {torch.tanh: "tanh", torch.sigmoid: "sigmoid"}
 
 
 def layer_text(name: str) -> Text:
-    """Of a layer that no description mentions."""
+    """The text about a layer that no description mentions."""
     return Text(name, "The output of this layer.")

@@ -1,11 +1,12 @@
-"""How a model describes itself: what it computes between its input and its output, value by value.
+"""Descriptions of models: the values that a model computes between its input and its output.
 
-A module that computes something worth seeing has a method `describe(d, *inputs) -> output`. It mirrors
+A module whose computation should be shown has a method `describe(d, *inputs) -> output`. It mirrors
 `forward`, but takes and returns *names* of values instead of tensors, and notes in `d` every value between:
-its name, the operation that makes it, and where it can be seen. From these notes follow what a trace records,
-how the page opens a number as a sum, and where one can intervene; none of them knows a model class.
+its name, the operation that makes it, and where it can be recorded. Traces, the sums on the page and
+interventions follow from these notes; none of them knows a model class.
 
-Operations (`does`), their operands (names of values, or of weights, which begin with @) and what a number is:
+Operations (`does`), their operands (names of values, or of weights, which begin with @) and the meaning of a
+number:
 
 | does | of | a number is |
 |---|---|---|
@@ -39,12 +40,12 @@ Operations (`does`), their operands (names of values, or of weights, which begin
 | conv | x, W, b, f, size, stride, groups | Σ W f(x) over a square and all channels of the group, + b |
 | regions | x | the channels of a pixel, row by row |
 
-`share`: so many neighbouring heads have the same. With `share`, a value per head (H, T, d) is made from one
+`share`: this many neighbouring heads share it. With `share`, a value per head (H, T, d) is made from one
 for all heads (T, H d). A row below 0 counts from the end.
 
 Every value carries a `Text` for people to read. Its formula is a line such as `A = softmax(Q Kᵀ / √d)`:
 `_` and `^` begin a subscript and a superscript, of one sign or in braces, `/` a fraction of what is next to
-it, `√` a root; names and signs stand for themselves. `viewer/page/formula.js` draws it.
+it, `√` a root; names and signs are written as they are. `viewer/page/formula.js` draws it.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ from regard.describe.texts import (
 Pick = Callable[[tuple[Any, ...], dict[str, Any], Any], Tensor | None]  # positional, keyword, result
 Term = str | tuple[str, float] | tuple[str, float, int]  # a name, times, and the row that it begins at
 EMBEDDING, LINEAR, SOFTMAX = "Embedding", "Linear", "Softmax"  # titles of boxes that models share
-SIDES = {"encoder": "source", "decoder": "target"}  # what the stacks of an encoder-decoder read
+SIDES = {"encoder": "source", "decoder": "target"}  # the inputs of the stacks of an encoder-decoder
 OPERANDS = (
     "x",
     "y",
@@ -94,14 +95,14 @@ OPERANDS = (
 
 @dataclass(frozen=True)
 class Value:
-    """A value that a model computes: its name in a trace, how it is made, and where it can be seen."""
+    """A value that a model computes: its name in a trace, its operation, and where it can be recorded."""
 
     name: str
     op: Op | None  # None: it is not opened as a sum
     text: Text
     module: nn.Module | None = None  # None: it is not recorded here
     at: str = "output"  # of the module: "output", "input", or a method whose result is seen
-    pick: Pick | None = None  # the tensor among what was passed; None: the output, or the first input
+    pick: Pick | None = None  # the index among the tensors; None: the output, or the first input
     once: bool = False  # the same at every call
 
 
@@ -113,7 +114,7 @@ class Description:
     values: list[Value] = field(default_factory=list)
     weights: dict[str, Tensor] = field(default_factory=dict)  # by names that begin with @
     attentions: dict[str, nn.Module] = field(default_factory=dict)  # by their part's name
-    inner: set[nn.Module] = field(default_factory=set)  # modules whose outputs are no values of their own
+    inner: set[nn.Module] = field(default_factory=set)  # modules whose outputs are not separate values
     boxes: dict[str, str] = field(
         default_factory=dict
     )  # titles of the parts of the map, by their first value
@@ -129,7 +130,7 @@ class Description:
 
     @property
     def side(self) -> str:
-        """Whose tokens the rows of this part's values are."""
+        """The side whose tokens are the rows of this part's values."""
         return SIDES.get(self.prefix.partition(".")[0], "text")
 
     def see(
@@ -191,7 +192,7 @@ class Description:
     def norm(
         self, name: str, module: Any, x: str, title: str = "Norm", box: str | None = None, **more: Any
     ) -> str:
-        """LayerNorm, RMSNorm or GroupNorm of one group; nn.Identity is no value of its own."""
+        """LayerNorm, RMSNorm or GroupNorm of one group; nn.Identity is not a separate value."""
         if isinstance(module, nn.Identity):
             return x
         kind = {"rms": True} if isinstance(module, nn.RMSNorm) else {}
@@ -200,7 +201,7 @@ class Description:
         return self.see(name, op, norm_text(title, op), module, box=box)
 
     def logits(self, x: str, W: Tensor, b: Tensor | None = None) -> str:
-        """What a run returns in the end: x Wᵀ + b."""
+        """The logits that a run returns: x Wᵀ + b."""
         tied = any(t is W for t in self.weights.values())
         formula = ("z = h Eᵀ" if tied else "z = h Wᵀ") + ("" if b is None else " + b")
         about = "A score for every token: the last vector, compared with the vector of each."
@@ -250,7 +251,7 @@ class Description:
     def record(
         self, name: str, op: Op | None, text: Text, module: Any, key: str, at: tuple[nn.Module, str]
     ) -> str:
-        """What `attend` left in `module.records`, seen at a place that comes after it."""
+        """A value that `attend` left in `module.records`, recorded at a later place."""
         return self.see(name, op, text, *at, pick=lambda *_: last(module).get(key), once=key[0] in "kv")
 
     def heads(
@@ -350,7 +351,7 @@ class Description:
         return self.record("heads", average, text, module, "heads", at)
 
     def stacks(self, stacks: Sequence[StackParts], blocks: str = "blocks") -> str:
-        """Embeddings, positions, blocks and the last norm of each stack; return the name of what comes out.
+        """Embeddings, positions, blocks and the last norm of each stack; return the name of the output.
 
         Names begin with the role if there are several stacks; those of a single one's blocks, with `blocks`.
         """
@@ -374,7 +375,7 @@ class Description:
         return memory
 
     def segments(self, module: nn.Embedding) -> str:
-        """Rows of an embedding for the segments of the tokens, whose numbers are a value of their own."""
+        """Rows of an embedding for the segments of the tokens, whose numbers are a separate value."""
         text = Text("Segment numbers", "The number of the text that a token belongs to.")
         by = self.see("segment", None, text, module, "input", lambda a, *_: a[0][..., None])
         op = {"does": "look up", "W": self.weight("segments.weight", module.weight), "by": by}

@@ -35,7 +35,7 @@ class HasModules(Protocol):
 
 @contextmanager
 def evaluating(model: HasModules) -> Iterator[None]:
-    """Evaluation mode for a while; afterwards, every module is in its own mode again."""
+    """Evaluation mode inside a `with` block; afterwards, every module is in its former mode again."""
     training = [m for m in model.modules() if m.training]
     for m in training:
         m.training = False

@@ -24,7 +24,7 @@ class Arcs:
     columns: Sequence[str]
 
     def scene(self) -> Scene:
-        """Queries on the left, keys on the right; the wider a line, the larger the weight."""
+        """Queries on the left, keys on the right; wider lines are larger weights."""
         rows, columns = ([make_label(word) for word in side] for side in (self.rows, self.columns))
         height = LARGE + 5
         left, top = MARGIN + text_width(rows, LARGE), MARGIN + 2 * LARGE + GAP

@@ -8,7 +8,7 @@ from regard.draw.scene import Scene
 
 
 def gif(scenes: Sequence[Scene], milliseconds: Sequence[int]) -> bytes:
-    """The scenes one after the other, each for so long, again and again; smaller ones on a larger ground."""
+    """The scenes in a loop, each with its duration; smaller ones on a larger background."""
     import PIL.Image
 
     drawn = [draw_scene(scene) for scene in scenes]

@@ -1,4 +1,4 @@
-"""Heat maps: one matrix with labels, or all heads of all layers. The darker a cell, the larger its number.
+"""Heat maps: one matrix with labels, or all heads of all layers. Darker cells are larger numbers.
 
 Shapes: L layers, H heads, T rows, S columns.
 """
@@ -69,7 +69,7 @@ class Matrix:
 
 
 def confusion_matrix(name: str, classes: Sequence[str], counts: Sequence[Sequence[int]]) -> Matrix:
-    """How often each class, a row, was taken for which, a column: as shares of the rows of that class."""
+    """The shares of each class's rows (a row) that were predicted as each class (a column)."""
     shares = np.asarray(counts, dtype=np.float64)
     shares /= np.maximum(1, shares.sum(1, keepdims=True))
     return Matrix(f"{name}: true classes (rows) and predicted ones", shares, classes, classes)
@@ -107,7 +107,7 @@ class Atlas:
 
 
 def place_labels(words: Sequence[str], length: float, size: float) -> list[tuple[float, str]]:
-    """(middle, label) of each word along a side; only of every second, third, … where they would touch."""
+    """(middle, label) of each word along a side; only every second, third, … if they would touch."""
     spacing = length / len(words)
     step = max(1, math.ceil((size + 1) / spacing))
     return [(spacing * (i + 0.5), make_label(words[i])) for i in range(0, len(words), step)]
@@ -127,7 +127,7 @@ def heat_cells(shares: np.ndarray, x: float, y: float, cell: int) -> list[Shape]
 
 
 def colour_scale(x: float, y: float, low: str, high: str) -> list[Shape]:
-    """All colours in a row, between what the first and the last of them stand for."""
+    """All colours in a row, between the numbers of the first and the last."""
     middle, right = y + SCALE_CELL / 2, x + SCALE_CELLS * SCALE_CELL
     return [
         *heat_cells(np.linspace(0, 1, SCALE_CELLS)[None], x, y, SCALE_CELL),

@@ -40,7 +40,7 @@ class Maps:
     title: str
     picture: np.ndarray  # uint8 (H, W, 3)
     maps: np.ndarray  # (N, R, Q)
-    words: Sequence[str]  # N, what each map is of
+    words: Sequence[str]  # N, the subject of each map
     marks: Sequence[int] = ()  # N regions, counted row by row, to frame
 
     def scene(self) -> Scene:

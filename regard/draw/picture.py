@@ -12,7 +12,7 @@ SUFFIXES = ".svg", ".png"
 
 
 def check_suffix(path: str | Path) -> Path:
-    """The path; raises UserError unless a picture can be saved there."""
+    """Return the path; raise UserError if a picture can't be saved there."""
     if (path := Path(path)).suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: can't save a picture in this format; use {' or '.join(SUFFIXES)}")
     return path

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # Pillow takes a moment to import, and most commands draw not
     from PIL.Image import Image as Canvas
     from PIL.ImageFont import FreeTypeFont, ImageFont
 
-SMOOTHING = 2  # lines are drawn so many times larger and then reduced
+SMOOTHING = 2  # lines are drawn this many times larger and then reduced
 FONTS = "DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf"
 
 

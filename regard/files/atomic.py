@@ -39,7 +39,7 @@ def _write_and_rename(path: Path, partial: Path, like: Path | None) -> Iterator[
         mode = None
     handle = _create_locked(partial)
     try:
-        if mode is not None:  # from the first byte on: what it holds may be private
+        if mode is not None:  # from the first byte on: its content may be private
             os.fchmod(handle, mode | stat.S_IRUSR | stat.S_IWUSR)
         yield partial
         flush(partial)
@@ -69,7 +69,7 @@ def _create_locked(path: Path) -> int:
             except OSError as e:
                 if e.errno != errno.ELOOP:
                     raise
-                path.unlink()  # a link; what it points to stays as it is
+                path.unlink()  # a link; its target stays unchanged
                 continue
         try:
             try_lock(handle, wait=True)
@@ -87,8 +87,8 @@ def _create_locked(path: Path) -> int:
 
 @contextlib.contextmanager
 def name_errors(path: Path) -> Iterator[None]:
-    """Name a path in the system's errors that name none, such as those of writing to an open file, or that
-    name the draft of it; and the folder that is missing."""
+    """Add the path to errors of the system that lack it, such as errors of writing to an open file, or that
+    name the draft; also name a missing folder."""
     try:
         yield
     except OSError as e:
@@ -104,7 +104,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def is_missing(path: Path) -> bool:
-    """Whether nothing has this name; unlike `exists`, raise the error if that cannot be determined."""
+    """Return whether nothing has this name; unlike `exists`, raise the error if that cannot be determined."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -119,13 +119,13 @@ def is_missing(path: Path) -> bool:
 class Draft:
     """A folder that is being written."""
 
-    folder: Path  # where it will be
+    folder: Path  # its final place
     path: Path  # where to write until then
     argument: str
     is_published: bool = False
 
     def publish(self, last: str = "") -> None:
-        """Flush what was written and give it its name; in a folder that existed, the file `last` at last."""
+        """Flush the draft and give it its name; in a folder that existed, the file `last` is the last one."""
         flush_tree(self.path)
         with _explain(self.folder, self.argument):
             if self.path.parent == self.folder:
@@ -158,8 +158,8 @@ def atomic_folder(folder: Path, argument: str = "DIR") -> Iterator[Path]:
 def new_folder(folder: Path, argument: str = "DIR") -> Iterator[Draft]:
     """Lock a folder that is missing or empty; yield a draft of it, which is removed unless it is published.
 
-    Raise a UserError that names the command-line `argument` if there is something, or if another process
-    writes there. An empty folder is used in place: it may be a disk, and its mode is kept.
+    Raise a UserError that names the command-line `argument` if the folder is not empty, or if another
+    process writes there. An empty folder is used in place: it may be a disk, and its mode is kept.
     """
     with name_errors(folder), contextlib.ExitStack() as stack:
         home, was_left, created = _lock_home(stack, folder, argument)
@@ -167,7 +167,7 @@ def new_folder(folder: Path, argument: str = "DIR") -> Iterator[Draft]:
         draft = Draft(folder, home / DRAFT if in_place else home, argument)
         leftovers = _contents(draft.path)
         if leftovers and not was_left:
-            raise UserError(f"{draft.path} is left from an interrupted command; delete it if it is no use")
+            raise UserError(f"{draft.path} is left by an interrupted command; delete it if you don't need it")
         for path in leftovers:
             remove(path)
         draft.path.mkdir(exist_ok=True)
@@ -184,8 +184,8 @@ def new_folder(folder: Path, argument: str = "DIR") -> Iterator[Draft]:
 def _lock_home(stack: contextlib.ExitStack, folder: Path, argument: str) -> tuple[Path, bool, list[Path]]:
     """Lock an empty folder, or the place of a draft of a missing one.
 
-    Return which it is, whether a process that died had locked it, and the folders to remove if they are
-    empty in the end: those that were created.
+    Return the folder that was locked, whether a dead process had locked it, and the folders that were
+    created, to remove them if they are empty in the end.
     """
     for _ in range(100):
         check_empty(folder, argument)
@@ -218,7 +218,7 @@ def _contents(folder: Path) -> list[Path]:
 
 
 def check_empty(folder: Path, argument: str, is_locked: bool = False) -> None:
-    """Raise UserError if there is anything but an empty folder; `is_locked`: by this process."""
+    """Raise UserError unless the folder is missing or empty; `is_locked`: by this process."""
     if is_missing(folder):
         return
     if not folder.is_dir():
@@ -227,7 +227,7 @@ def check_empty(folder: Path, argument: str, is_locked: bool = False) -> None:
         if not is_locked:
             check_unlocked(folder, argument)
         raise UserError(
-            f"{folder} exists and is not empty; choose another {argument}, or delete it if it is no use"
+            f"{folder} exists and is not empty; choose another {argument}, or delete it if you don't need it"
         )
 
 
@@ -247,7 +247,7 @@ def make_folders(folder: Path) -> list[Path]:
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
-    """Remove folders as far as they are empty; the outermost comes first."""
+    """Remove folders if they are empty; the outermost comes first."""
     for path in reversed(folders):
         with contextlib.suppress(OSError):  # not empty, or gone
             path.rmdir()
@@ -263,7 +263,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _explain(folder: Path, argument: str) -> Iterator[None]:
-    """Turn the errors of creating a folder where something else is into UserErrors."""
+    """Turn errors of creating a folder where something else exists into UserErrors."""
     try:
         yield
     except OSError as e:

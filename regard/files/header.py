@@ -1,4 +1,4 @@
-"""The header of a safetensors file: what tensors it has, without reading them. Needs no torch."""
+"""The header of a safetensors file: its list of tensors, without reading them. Needs no torch."""
 
 import json
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class Header:
 
     @property
     def weights(self) -> int:
-        """How many numbers the tensors of floating-point numbers have together."""
+        """The total size of the floating-point tensors."""
         return sum(prod(self.shapes[name]) for name, dtype in self.dtypes.items() if dtype in DTYPES.values())
 
 
 def read_header(path: Path) -> Header:
-    """Return what a safetensors file holds. Raise UserError if it is damaged, or not as long as it says."""
+    """Return the contents of a safetensors file. Raise UserError if it is damaged or has the wrong length."""
     try:
         size = regular_stat(path).st_size
         with path.open("rb") as file:

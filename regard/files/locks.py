@@ -19,23 +19,23 @@ from regard.errors import UserError, os_reason
 
 LOCK = ".regard.lock"  # other processes of the same run have -RANK behind it
 OWNER = re.compile(r"pid (\d{1,20}) on (\S{1,255}), since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n")
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # what network filesystems may say
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # errors of network filesystems
 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, argument: str, rank: int = 0, name: Path | None = None) -> Iterator[bool]:
-    """Hold the lock of an existing folder; yield whether a process that died had left one.
+    """Hold the lock of an existing folder; yield whether a dead process had left one.
 
     Raise UserError that names the owner if a living process holds it, or one of the other ranks of its run.
     The folder may be renamed while it is locked; `name` is the one it will have, for messages.
     """
     name = name or folder
-    inside = os.open(folder, os.O_RDONLY)  # finds the file wherever the folder is by then
+    inside = os.open(folder, os.O_RDONLY)  # finds the file even if the folder has been renamed
     try:
         file = f"{LOCK}-{rank}" if rank else LOCK
         advice = f"wait for it, stop it, or choose another {argument}"
         handle, left_by = _acquire(folder / file, name, advice)
-        keep_file = bool(left_by)  # should another process of that run be alive
+        keep_file = bool(left_by)  # if another process of that run is alive
         try:
             for other in () if rank else sorted(folder.glob(f"{LOCK}-*")):
                 release(_acquire(other, name, advice)[0])
@@ -98,11 +98,11 @@ def release(handle: int) -> None:
 
 
 def _rely_on_file(path: Path, name: Path, handle: int, is_new: bool) -> None:
-    """Where there are no locks, the file itself is one; only a person can tell when it is stale."""
+    """Without locks, the existence of the file is the lock; only a person can decide that it is stale."""
     if not is_new:
         owner = _read_owner(handle, path) or "another process"
         raise UserError(
-            f"{name} was in use by {owner}, and this filesystem has no locks that tell "
+            f"{name} was in use by {owner}, and this filesystem has no locks that show "
             f"whether it still is; if it is not, delete {path}"
         )
     sys.stderr.write(f"{name}: this filesystem has no locks; if regard is killed, delete {path}\n")
@@ -125,7 +125,7 @@ def _open(path: Path) -> tuple[int, bool]:
 
 
 def is_at(handle: int, path: str | Path, folder: int | None = None) -> bool:
-    """Whether the open file is the one at this path."""
+    """Return whether the open file is the one at this path."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, dir_fd=folder, follow_symlinks=False))
     except FileNotFoundError:
@@ -139,9 +139,9 @@ def _write_owner(handle: int) -> None:
 
 
 def _read_owner(handle: int, path: Path | None = None) -> str:
-    """Return the owner that a lock file names. Raise UserError if a file at `path` holds anything else."""
+    """Return the owner that a lock file names. Raise UserError if the file has other contents."""
     text = os.pread(handle, 500, 0).decode(errors="replace").strip("\0")
-    is_cut = not text.endswith("\n") and text[:4] == "pid "[: len(text)]  # it was killed while it wrote that
+    is_cut = not text.endswith("\n") and text[:4] == "pid "[: len(text)]  # killed while it wrote this
     if path is not None and not is_cut and not OWNER.fullmatch(text):
         raise UserError(f"{path}: not a lock file of regard; remove it")
     return text.strip()
@@ -168,15 +168,15 @@ def _is_alive(pid: int) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a living process holds the lock of a folder. Nothing is changed."""
+    """Return whether a living process holds the lock of a folder. Nothing is changed."""
     try:
         handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:  # nobody does, or nobody can tell
+    except OSError:  # it does not, or it can't be determined
         return False
     try:
         match = OWNER.fullmatch(os.pread(handle, 500, 0).decode(errors="replace").strip("\0"))
         if match and match[2] == socket.gethostname() and not _is_alive(int(match[1])):
             return False
-        return not try_lock(handle, shared=True)  # NFS refuses any other of a file that is open to be read
+        return not try_lock(handle, shared=True)  # NFS refuses other locks of a file that is open for reading
     finally:
         release(handle)

@@ -1,4 +1,4 @@
-"""Refuse what is not a regular file before it is opened: a pipe would block, and a device may never end."""
+"""Refuse anything but regular files before opening them: a pipe would block, and a device may never end."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ KINDS = {
 
 
 def check_name(path: str | Path) -> None:
-    """Raise UserError if a name is not UTF-8: no recipe, model card or result could name it."""
+    """Raise UserError if a name is not UTF-8: recipes, model cards and results could not contain it."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

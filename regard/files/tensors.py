@@ -42,7 +42,7 @@ def write_tensors(
     of the file `like`, if there is one.
 
     The safetensors library writes metadata in random order; here the same tensors give the same bytes. A
-    mapping that reads its tensors when they are asked for is asked twice, and only one is in memory.
+    mapping that reads its tensors on access is read twice, with one tensor in memory at a time.
     """
     sha, kinds = hashlib.sha256(), dict[str, tuple[torch.dtype, torch.Size, int]]()
     for name in sorted(tensors):
@@ -86,7 +86,7 @@ def read_tensors(path: Path) -> Tensors:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is in a file."""
+    """The place of a tensor in a file."""
 
     dtype: torch.dtype
     shape: torch.Size
@@ -94,7 +94,7 @@ class Place:
 
 
 def find_tensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]:
-    """Return where the tensors of a safetensors file are, and its metadata. Only its header is read."""
+    """Return the places of a safetensors file's tensors, and its metadata. Only its header is read."""
     places: dict[str, Place] = {}
     with explain_damage(path), safe_open(path, framework="pt") as header, path.open("rb") as file:
         offset = 8 + int.from_bytes(file.read(8), "little")
@@ -106,7 +106,7 @@ def find_tensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]:
 
 
 def read_rows(path: Path, place: Place, rows: Tensor, start: int) -> None:
-    """Fill `rows` with consecutive rows of a tensor, from row `start` on; of a number, with that number."""
+    """Fill `rows` with consecutive rows of a tensor, from row `start` on; a scalar is filled as such."""
     with explain_damage(path), path.open("rb") as file:
         file.seek(place.offset + start * (rows.nbytes // max(1, len(rows)) if rows.ndim else 0))
         if file.readinto(raw_bytes(rows)) < rows.nbytes:

@@ -1,4 +1,4 @@
-"""Read untrusted configuration files, with a size limit; write our own."""
+"""Read untrusted configuration files, with a size limit; write Regard's own."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def read_json(path: Path, kind: type = dict, limit: int = MAX_BYTES) -> Any:
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """The value of a text in JSON. Raise ValueError, and nothing else, if it is damaged."""
+    """The value of a text in JSON. Raise only ValueError if it is damaged."""
     try:
         return json.loads(text, **options)
     except RecursionError:

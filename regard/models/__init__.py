@@ -1,4 +1,4 @@
-"""Every model: its configuration with presets, and its class, one file for each family."""
+"""All models: a configuration with presets and a class, one file for each family."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the models share: checks of their sizes, logits, and one step of generation.
+"""Base classes of the models: checks of their sizes, logits, and one step of generation.
 
 Shapes: B batch, T tokens, D width.
 """
@@ -21,7 +21,7 @@ Presets = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What the configurations share: presets, former names of settings, and checks of numbers."""
+    """The base of all configurations: presets, former names of settings, and checks of numbers."""
 
     PRESETS: ClassVar[Presets]
     ALIASES: ClassVar[dict[str, str]] = {}
@@ -33,18 +33,18 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(Config):
-    """What all models of texts have; `vocab` is that of the source where a target has its own."""
+    """Settings of all models of texts; `vocab` is the source's if the target has its own."""
 
     vocab: int
-    context: int = 128  # the longest text; of pairs, the longest source, and the longest target
+    context: int = 128  # the longest text; for pairs, the longest source and the longest target
     dropout: float = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlocksConfig(Config):
-    """What all models of Transformer blocks have."""
+    """Settings of all models of Transformer blocks."""
 
-    depth: int = 4  # blocks; of an encoder-decoder, those of the encoder
+    depth: int = 4  # blocks; in an encoder-decoder, those of the encoder
     heads: int = 4
     hidden: int | None = None  # width of the feed-forward; default: its usual multiple of dim
     norm: Literal["layer", "rms"] = "layer"
@@ -54,8 +54,9 @@ class BlocksConfig(Config):
 class LanguageModel(nn.Module):
     """A model with embeddings, and an output layer over a vocabulary: from `hidden` states to logits.
 
-    The output layer shares its weights with the (target's) embedding where they are `tied`. One that writes
-    also has `decode(ids, state)`, the hidden states of more tokens, which updates the state.
+    The output layer shares its weights with the (target's) embedding where they are `tied`. A model that
+    writes also has `decode(ids, state)`, which returns the hidden states of more tokens and updates the
+    state.
     """
 
     config: Any
@@ -65,7 +66,7 @@ class LanguageModel(nn.Module):
 
     @property
     def output(self) -> Tensor:
-        """The weights (vocab, D) of the output layer: its own, or those that it shares with an embedding."""
+        """The weights (vocab, D) of the output layer: its own, or those of the tied embedding."""
         return (self.head or self.target_embed or self.embed).weight
 
     def __init__(self, c: Any):
@@ -81,7 +82,7 @@ class LanguageModel(nn.Module):
         return F.linear(x, self.output, self.output_bias)
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
-        """The logits (B, T, vocab) of all positions; the inputs are those of `hidden`."""
+        """Return the logits (B, T, vocab) of all positions; the inputs are those of `hidden`."""
         return self.logits(self.hidden(*inputs, **options))
 
     def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -96,13 +97,13 @@ class LanguageModel(nn.Module):
 
 
 class CausalLM(LanguageModel):
-    """A language model that reads forwards: what it makes of a token depends on none behind it."""
+    """A language model that reads forwards: the state of a token does not depend on later tokens."""
 
-    like = "gpt"  # it suits the tasks that a GPT suits
+    like = "gpt"  # it can be used for the tasks of a GPT
     output_bias = None
 
     def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:
-        """The last token's vector (B, D), which alone depends on the whole text, Radford et al. 2018."""
+        """The last token's vector (B, D), which alone depends on all tokens, Radford et al. 2018."""
         last = -1 if attention_mask is None else attention_mask.sum(1) - 1
         return x[torch.arange(len(x), device=x.device), last]
 
@@ -111,13 +112,13 @@ class CausalLM(LanguageModel):
 
 
 class EncoderDecoder(LanguageModel):
-    """A language model that reads a source, from which `begin` makes the state that `decode` starts from."""
+    """A language model that reads a source; `begin` makes the state that `decode` starts from."""
 
     decoder: Any
     begin: Callable[..., Any]
 
     def decode(self, target: Tensor, state: Any) -> Tensor:
-        """The decoder's final hidden states of more target tokens; the state is updated."""
+        """Return the decoder's final hidden states of more target tokens, and update the state."""
         self.check_length(target, state)
         y = self.drop((self.target_embed or self.embed)(target))  # (B, T, D)
         return self.drop(self.decoder(y, state))  # (B, T, D)
@@ -127,7 +128,7 @@ class EncoderDecoder(LanguageModel):
         return self.decode(target, self.begin(source, attention_mask))
 
     def start(self, source: Tensor, prompt: Tensor, attention_mask: Mask = None) -> tuple[Tensor, Any]:
-        """Read sources and beginnings of targets (B, T); return the next logits (B, vocab), and the state."""
+        """Read sources and beginnings of targets (B, T). Return the next logits (B, vocab) and the state."""
         if attention_mask is not None and not attention_mask[:, 0].all():
             raise ValueError("pad sources of unequal length on the right; each begins with a real token")
         return LanguageModel.step(self, prompt, self.begin(source, attention_mask))

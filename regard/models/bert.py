@@ -28,11 +28,11 @@ class BertConfig(BlocksConfig, TextConfig):
     ffn: Literal["relu", "gelu", "gelu_tanh", "swiglu"] = "gelu"
     pre: bool = False  # norms before the layers instead of after them, as published
     pooler: Literal["tanh", "relu", "gelu"] = "tanh"  # relu: as DistilBERT, Sanh et al. 2019; gelu: ELECTRA
-    embed_dim: int | None = None  # width of the embeddings, if it is another; as ELECTRA
+    embed_dim: int | None = None  # width of the embeddings, if it differs; as ELECTRA
     window: int | None = None  # how far away a token may attend; default: any distance
-    windows: tuple[int, ...] | None = None  # that of each layer, if they differ
-    globals: int = 1  # with a window, how many first tokens attend to all, and all to them: [CLS]
-    global_qkv: bool = False  # these have projections of their own; as Longformer, Beltagy et al. 2020
+    windows: tuple[int, ...] | None = None  # the window of each layer, if they differ
+    globals: int = 1  # with a window, how many first tokens attend to all tokens, and all to them: [CLS]
+    global_qkv: bool = False  # these have their own projections; as Longformer, Beltagy et al. 2020
 
     PRESETS: ClassVar[Presets] = {  # Turc et al. 2019
         "tiny": {"context": 128, "dim": 128, "depth": 2, "heads": 2},
@@ -72,8 +72,8 @@ class Bert(LanguageModel):
     ) -> Tensor:  # fmt: skip
         """A hidden state for each token of texts (B, T), padded on the right where not `attention_mask`.
 
-        `segments` (B, T) are the tokens' segments, 0 by default. Other `blocks` may replace the model's own,
-        and another number of `globals` that of the configuration.
+        `segments` (B, T) are the tokens' segments, 0 by default. `blocks` and `globals` replace the model's
+        own blocks and the configuration's number of global tokens.
         """
         self.check_length(ids)
         pos, _ = next_positions(None, ids.shape[1], ids.device)
@@ -100,7 +100,7 @@ class Bert(LanguageModel):
         return self.pooler_activation(self.pooler(x[:, 0]))  # (B, D)
 
     def next_sentence(self, x: Tensor) -> Tensor:
-        """Does the second sentence of an encoded text follow the first? Logits of yes and of no."""
+        """Logits of yes and no: does the second sentence of an encoded text follow the first?"""
         return self.next(self.pooled(x))  # (B, 2)
 
     def unused_by_head(self, pooled: bool) -> Parts:

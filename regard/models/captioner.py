@@ -29,9 +29,9 @@ class CaptionerConfig(TextConfig):
     context: int = 64  # the longest caption
     encoder: Literal["cnn", "vit", "efficientnet"] = "cnn"
     decoder: Literal["lstm", "transformer"] = "lstm"
-    attention: Literal["soft", "hard"] = "soft"  # of an LSTM: to the average of all regions, or to one
+    attention: Literal["soft", "hard"] = "soft"  # of an LSTM: to the mean of all regions, or to one
     patch: int = 4  # pixels of a region, each way; EfficientNet has its own
-    zoom: int = 1  # by which factor the image is enlarged first
+    zoom: int = 1  # the factor by which the image is enlarged first
     depth: int = 1  # of the encoder: blocks; of a CNN, at each size
     decoder_depth: int = 1
     heads: int = 4  # of Transformers
@@ -93,7 +93,7 @@ class GatedAttention(RecurrentAttention):
 
 
 class HardAttention(GatedAttention):
-    """To one region: while training drawn by the weights, else the one of the largest, Xu et al. 2015, 4.1.
+    """Attention to one region: in training drawn by the weights, else the most likely, Xu et al. 2015, 4.1.
 
     All others are masked. No gradient passes through the choice: `scores` learn by the task's REINFORCE.
     """
@@ -111,7 +111,7 @@ class HardAttention(GatedAttention):
         before, soft = state.attention_mask, torch.zeros_like(scores[:, :1], dtype=torch.bool)
         if self.training:  # the largest of s - log(E), E ~ Exp(1), is drawn by softmax(s), Gumbel 1954
             scores = scores - torch.empty_like(scores).exponential_().log()
-            # Half of the images keep all regions: this teaches the scores, and varies less.
+            # Half of the images keep all regions: this trains the scores with less variance.
             soft = torch.rand_like(scores[:, :1]) < 0.5 if before is None else before.all(1, keepdim=True)
         state.attention_mask = F.one_hot(scores.argmax(-1), scores.shape[-1]).bool() | soft
         return super().forward(q, state)

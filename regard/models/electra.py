@@ -12,10 +12,10 @@ from regard.models.bert import Bert
 
 
 class Electra(nn.Module):
-    """A BERT, and a generator that shares its embeddings and masked-language-model head, but not its blocks.
+    """A BERT and a generator with the same embeddings and masked-language-model head, but its own blocks.
 
-    The generator is a quarter as deep: if it were as good as the BERT, its words would be too hard to detect.
-    A model that only detects replaced words needs none.
+    The generator is a quarter as deep: a generator as good as the BERT would write words that are too hard to
+    detect. A model that only detects replaced words needs none.
     """
 
     def __init__(self, model: Bert, generates: bool = True):

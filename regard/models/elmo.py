@@ -27,7 +27,7 @@ class ElmoConfig(TextConfig):
 
 
 class LayerMix(nn.Module):
-    """γ Σ_j s_j h_j, s = softmax(w), eq. 1: what a task makes of the layers; it learns γ and w."""
+    """γ Σ_j s_j h_j, s = softmax(w), eq. 1: the layers as a task uses them; the task learns γ and w."""
 
     def __init__(self, layers: int):
         super().__init__()
@@ -44,7 +44,7 @@ class Elmo(LanguageModel):
     would see the token that it predicts.
     """
 
-    like = "bert"  # reads what a BERT reads
+    like = "bert"  # has the inputs of a BERT
     output_bias = property(lambda self: self.bias)
 
     def __init__(self, c: ElmoConfig):
@@ -64,7 +64,7 @@ class Elmo(LanguageModel):
         return x, self.encoder(x, attention_mask)[0]
 
     def neighbours(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """The states next to each token that have not read it: →h_{t-1} and ←h_{t+1}; 0 at the ends."""
+        """The neighbouring states that have not read the token: →h_{t-1} and ←h_{t+1}; 0 at the ends."""
         left, right = self.drop(states).chunk(2, dim=-1)
         return F.pad(left, (0, 0, 1, -1)), F.pad(right, (0, 0, -1, 1))
 

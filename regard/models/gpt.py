@@ -63,7 +63,7 @@ class GPT(CausalLM):
         init_gpt2(self)
 
     def hidden(self, ids: Tensor, state: State | None = None) -> Tensor:
-        """The final hidden states, before the output layer; those of more tokens, given a state."""
+        """The final hidden states, before the output layer; given a state, the tokens continue it."""
         self.check_length(ids, state)
         pos, mask = next_positions(state, ids.shape[1], ids.device)
         x = self.drop(self.positions.add(self.embed(ids), pos))  # (B, T, D)

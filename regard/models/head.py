@@ -1,4 +1,4 @@
-"""An encoder with a head: a class or score for a text or image, or labels of tokens. Devlin et al. 2019.
+"""An encoder with a head: a class or score of a text or image, or a label for each token. Devlin et al. 2019.
 
 Shapes: B batch, T tokens, D width.
 """

@@ -17,10 +17,10 @@ from regard.models.base import CausalLM, Presets, TextConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(TextConfig):
-    """What all recurrent models have."""
+    """Settings of all recurrent models."""
 
-    depth: int = 1  # layers; of an encoder-decoder, those of each
-    bidirectional: bool = False  # reads texts backwards, too, with half of the width each
+    depth: int = 1  # layers; in an encoder-decoder, of the encoder and of the decoder
+    bidirectional: bool = False  # also reads texts backwards, with half of the width each
     tied: bool = True  # the output layer has the (target) embedding's weights
 
     PRESETS: ClassVar[Presets] = {
@@ -38,7 +38,7 @@ class RecurrentLMConfig(RecurrentConfig):
 class RecurrentLM(CausalLM):
     """logits[:, t] scores the token that follows ids[:, : t + 1].
 
-    A bidirectional one reads the tokens that it would predict: it is there to encode texts, not to write.
+    A bidirectional one reads the tokens that it would have to predict: it encodes texts, and cannot write.
     """
 
     def __init__(self, c: RecurrentLMConfig):
@@ -53,7 +53,7 @@ class RecurrentLM(CausalLM):
         return RecurrentState((), self.embed.weight.new_empty(rows, 0, self.config.dim))
 
     def hidden(self, ids: Tensor, state: RecurrentState | None = None, attention_mask: Mask = None) -> Tensor:
-        """The final hidden states, before the output layer; those of more tokens, given a state."""
+        """The final hidden states, before the output layer; given a state, the tokens continue it."""
         self.check_length(ids, state)
         x = self.drop(self.embed(ids))  # (B, T, D)
         return self.drop((state or self.new_state(len(ids))).read(self.rnn, x, attention_mask))  # (B, T, D)
@@ -74,7 +74,7 @@ class RecurrentLM(CausalLM):
         return self.hidden(ids, None, attention_mask)
 
     def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:
-        """The last state (B, D); of both directions, the last of each: [→h_T; ←h_1]."""
+        """The last state (B, D), or the last of each direction: [→h_T; ←h_1]."""
         forwards = torch.arange(self.config.dim, device=x.device) < self.rnn.hidden_size
         return torch.where(forwards, super().pooled(x, attention_mask), x[:, 0])
 

@@ -18,7 +18,7 @@ from regard.models.rnn import RecurrentConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig(RecurrentConfig):
-    """What the three kinds share; each names its cell."""
+    """Settings of all three kinds; each has its own cell."""
 
     cell: ClassVar[str]  # a key of CELLS in recurrent.py
     target_vocab: int | None = None  # default: the source's, and both share one embedding

@@ -1,7 +1,7 @@
 """T5: the Transformer with relative positions, norms before the layers and no biases. Raffel et al. 2020.
 
 T5 does not scale its embeddings by √D, but its last hidden states by 1/√D. With embeddings that are 1/√D as
-large, as the Transformer has them, both are the same.
+large, as in the Transformer, both are the same.
 """
 
 from dataclasses import dataclass

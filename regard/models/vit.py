@@ -21,13 +21,13 @@ from regard.models.base import BlocksConfig, Parts, Presets
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig(BlocksConfig):
-    size: int  # of the images in training, in pixels each way; of spectrograms, the most frames
+    size: int  # of the training images, in pixels each way; for spectrograms, the largest number of frames
     channels: int
     patch: int = 4
     mels: int = 0  # the height of spectrograms and of their patches, whose width is `patch`; 0: images
     depth: int = 6
     positions: Literal["none", "sinusoidal", "learned"] = "learned"
-    # An image's vector: that of a token of its own, or the patches' mean.
+    # An image's vector: that of a class token, or the mean of the patches.
     pool: Literal["first", "mean"] = "first"
     eps: float = 1e-6
     ffn: Literal["relu", "gelu", "gelu_tanh", "swiglu"] = "gelu"
@@ -48,10 +48,10 @@ class ViTConfig(BlocksConfig):
 
 
 class ViT(nn.Module):
-    """The hidden states (B, T, D) of patches, after that of a token for the whole image if the model has one.
+    """The hidden states (B, T, D) of patches, after that of the class token if the model has one.
 
-    It also reads images of other sizes than those in training: positions are interpolated. Of a shorter
-    spectrogram, they are the first ones; spectrograms of unequal length are padded on the right.
+    It also reads images of other sizes than those in training: positions are interpolated. A shorter
+    spectrogram has the first ones; spectrograms of unequal length are padded on the right.
     """
 
     def __init__(self, c: ViTConfig):
@@ -81,7 +81,7 @@ class ViT(nn.Module):
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def grid_positions(self, rows: int, columns: int) -> Tensor | None:
-        """A vector for each token of a grid of patches (T, D), interpolated if it is not that of training."""
+        """A vector for each token of a grid of patches (T, D), interpolated to this grid's size."""
         c, n, cells = self.config, self.sides[1], math.prod(self.sides)
         if c.positions == "none":
             return None

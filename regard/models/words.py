@@ -15,7 +15,7 @@ from regard.models.base import Config, LanguageModel, Presets
 @dataclass(frozen=True, kw_only=True)
 class WordsConfig(Config):
     vocab: int
-    context: int = 5  # how many neighbours on each side count, at most: the window, c in the paper
+    context: int = 5  # the largest number of neighbours on each side: the window, c in the paper
     dim: int = 100
 
     PRESETS: ClassVar[Presets] = {"tiny": {"dim": 50}, "small": {"dim": 100}, "base": {"dim": 300}}

@@ -11,13 +11,12 @@ from regard.models.base import LanguageModel
 from regard.quantize.weights import GROUP, WEIGHTS, BFloat16Weight, Int4Weight, Int8Weight, SmallWeight
 
 PRECISIONS = tuple(WEIGHTS)
-FEWEST = 16  # outputs: a head of a few classes takes no time, and stays as it is
+FEWEST = 16  # outputs: a head with few classes takes no time, and is not quantised
 SCALE = ".scale"  # the end of the name of a weight's scales in a file
 
 
 def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
-    """The layers whose weights are made smaller, with their names: linear ones, and embeddings of tokens, of
-    which rows are read, too."""
+    """The layers whose weights are quantised, with their names: linear layers, and embeddings of tokens."""
     embeddings = [
         e for m in model.modules() if isinstance(m, LanguageModel) for e in (m.embed, m.target_embed)
     ]
@@ -28,7 +27,7 @@ def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
 
 
 def shrink(W: Tensor, dtype: str, looks_up: bool) -> SmallWeight:
-    """A weight in a precision. Four bits are too few for embeddings, and for inputs that are no groups."""
+    """Quantise a weight. Four bits are too few for embeddings, and need inputs in whole groups."""
     if dtype == Int4Weight.name and (looks_up or W.shape[1] % GROUP):
         dtype = Int8Weight.name
     return WEIGHTS[dtype].from_float(W.detach().float())
@@ -36,7 +35,7 @@ def shrink(W: Tensor, dtype: str, looks_up: bool) -> SmallWeight:
 
 @torch.no_grad()
 def quantize_model(model: nn.Module, dtype: str) -> None:
-    """Make the weights of a model's layers smaller, one after another; those that are small stay so."""
+    """Quantise the weights of a model's layers, one after another; quantised ones stay unchanged."""
     for _, m, looks_up in layers(model):
         if not is_small(m):
             set_weight(m, shrink(m.weight, dtype, looks_up), looks_up)  # type: ignore[arg-type]
@@ -44,7 +43,7 @@ def quantize_model(model: nn.Module, dtype: str) -> None:
 
 
 def pack_layers(model: nn.Module) -> None:
-    """Give the small weights of a model the form that products take."""
+    """Convert the quantised weights of a model to the layout for products."""
     if not is_quantized(model):
         return
     for _, m, looks_up in layers(model):
@@ -54,7 +53,7 @@ def pack_layers(model: nn.Module) -> None:
 
 
 def return_freed_memory() -> None:
-    """Give memory back that was freed: glibc keeps what the conversion of many tensors leaves."""
+    """Return freed memory to the system: glibc keeps it after the conversion of many tensors."""
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
@@ -74,7 +73,7 @@ def set_weight(m: nn.Module, weight: SmallWeight, looks_up: bool) -> None:
 
 
 def dequantize_model(model: nn.Module) -> None:
-    """Give a model weights in float32 again, which can be trained."""
+    """Convert a model's weights back to float32, so that they can be trained."""
     for m in model.modules():
         if isinstance(getattr(m, "weight", None), SmallWeight):
             m.weight = nn.Parameter(m.weight.dequantize())  # type: ignore[operator]
@@ -85,7 +84,7 @@ def dequantize_model(model: nn.Module) -> None:
 
 @torch.no_grad()
 def quantized_tensors(model: nn.Module, dtype: str) -> dict[str, Tensor]:
-    """A model's tensors for a file, with those of its layers in a precision."""
+    """A model's tensors for a file, with its layers' weights in a precision."""
     tensors = dict(model.state_dict())
     for name, m, looks_up in layers(model):
         weight = m.weight if is_small(m) else shrink(m.weight, dtype, looks_up)  # type: ignore[arg-type]
@@ -98,7 +97,7 @@ def quantized_tensors(model: nn.Module, dtype: str) -> dict[str, Tensor]:
 
 
 def join_parts(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file, with a `SmallWeight` for each layer of this model that has one there."""
+    """The tensors of a file, with a `SmallWeight` for each quantised layer of this model."""
     weights = dict(tensors)
     for name in [f"{layer}.weight" for layer, _, _ in layers(model)]:
         q, scale = tensors.get(name), tensors.get(name + SCALE)

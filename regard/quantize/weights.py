@@ -1,8 +1,8 @@
 """Weights (N, K) in fewer bits than float32, which multiply inputs without becoming float32 again.
 
 A `SmallWeight` takes the place of a layer's or an embedding's weight: `F.linear` and `F.embedding` use its
-own methods, and everything else sees the float32 numbers that it stands for. A row of a product depends on
-that row of the input only, so that a text's answer does not depend on the others in its batch.
+own methods, and all other code sees the float32 numbers that it represents. A row of a product depends on
+that row of the input only, so that the answer to a text does not depend on the others in its batch.
 
 Shapes: N outputs, K inputs, G groups of neighbouring inputs.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 GROUP = 32  # inputs whose four-bit weights share a scale, as in most GGUF files
-ROWS = 16  # torch's kernel computes so many outputs at a time
+ROWS = 16  # torch's kernel computes this many outputs at a time
 HALF = 8  # a four-bit weight counts from here
 SHRINK = (1.0, 0.95, 0.9, 0.85)  # ranges of a group that are tried: a narrower one has finer steps
 PLAIN = {"shape", "dtype", "device", "requires_grad", "is_leaf", "grad", "grad_fn", "ndim", "layout"}
@@ -51,7 +51,7 @@ class SmallWeight(Tensor):
         raise NotImplementedError
 
     def prepare(self, x: Tensor) -> Any:
-        """Inputs (M, K) in the form that products with weights of this kind take."""
+        """Convert inputs (M, K) for products with weights of this kind."""
         raise NotImplementedError
 
     def product(self, prepared: Any, bias: Tensor | None = None) -> Tensor:
@@ -67,10 +67,10 @@ class SmallWeight(Tensor):
         raise NotImplementedError
 
     def pack(self) -> None:
-        """Change the parts to the form that products take, if it is another; `rows` need not work then."""
+        """Convert the parts to the layout for products, if it differs; `rows` need not work afterwards."""
 
     def dequantize(self) -> Tensor:
-        """The numbers that this stands for: the product with the identity."""
+        """The numbers that this represents: the product with the identity."""
         K = self.shape[1]
         return self.matmul(torch.eye(K)).T.contiguous()
 
@@ -167,7 +167,7 @@ class Int8Weight(SmallWeight):
         largest = torch.maximum(x.abs().amax(-1, keepdim=True), TINY)
         steps = x * (LEVEL / largest)
         high = steps.round()
-        low = steps.sub_(high).mul_(FINER)  # what rounding left, as finely again
+        low = steps.sub_(high).mul_(FINER)  # the rounding errors, with the same resolution
         return torch.cat([high, low]), largest
 
     def product(self, prepared: tuple[Tensor, Tensor], bias: Tensor | None = None) -> Tensor:
@@ -204,7 +204,7 @@ class Int4Weight(SmallWeight):
 
     def __init__(self, *parts: Tensor) -> None:
         super().__init__(*parts)
-        self.missing = -len(parts[0]) % ROWS if HAS_INT4 else 0  # outputs that the kernel computes besides
+        self.missing = -len(parts[0]) % ROWS if HAS_INT4 else 0  # outputs that the kernel adds
 
     @classmethod
     def full_shape(cls, *parts: Tensor) -> tuple[int, int]:
@@ -259,7 +259,7 @@ def split_nibbles(q: Tensor) -> Tensor:
     return torch.stack([q & 15, q >> 4], -1).flatten(-2)
 
 
-# The products. Each has a readable form, which is also used where torch has no fast one.
+# The products. Each has a readable form, which is also used if torch has no fast one.
 
 
 def has_op(path: str) -> bool:
@@ -284,7 +284,7 @@ LEVEL, FINER, COARSER, TINY = (torch.tensor(x) for x in (float(LEVELS), 2.0 * LE
 
 @contextlib.contextmanager
 def fbgemm() -> Iterator[None]:
-    """Pack for fbgemm, which was fastest of torch's libraries; it will be gone from a later torch."""
+    """Pack for fbgemm, which was fastest of torch's libraries; a later torch will remove it."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
     try:

@@ -1,4 +1,4 @@
-"""Runs that keep an adapter: low-rank updates in PEFT's layout, and which model they are for."""
+"""Runs that keep an adapter: low-rank updates in PEFT's layout, and a pointer to their base model."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def digest_base(base: str) -> dict[str, str]:
     path = find_path(base)
     if (path / BASE).exists():  # it might point at another, and that at this one
         raise UserError(
-            f"{path}: it keeps an adapter itself; make one folder of it first: regard export {path} FOLDER"
+            f"{path}: it is an adapter itself; export it to a full model first: regard export {path} FOLDER"
         )
     return digest_weights(base)
 
@@ -43,7 +43,7 @@ def find_path(model: str) -> Path:
 
 
 def find_base(folder: Path) -> str:
-    """The model that a run's adapter is for; raises UserError if it is not there, or not what it was."""
+    """Return the base model of a run's adapter; raise UserError if it is missing or has changed."""
     pointer = read_json(folder / BASE)
     base, digests = pointer.get("path"), pointer.get("sha256")
     if not isinstance(base, str) or not isinstance(digests, dict):
@@ -65,7 +65,7 @@ def find_base(folder: Path) -> str:
 
 @torch.no_grad()
 def merge_adapter(model: nn.Module, folder: Path) -> None:
-    """Add an adapter's updates to the weights of a model, which are float32 then."""
+    """Add an adapter's updates to the weights of a model, which become float32."""
     dequantize_model(model)
     changes = read_adapter(folder, model)
     for name, p in model.named_parameters():

@@ -2,7 +2,7 @@
 
 A checkpoint is a folder `step-N` with model.safetensors, optimizer.safetensors, state.json and a manifest of
 their SHA-256. Processes that share the weights between them write model-00001-of-00004.safetensors and so on,
-each the rows that it has (`regard.runs.parts`). No pickle is written or read. Only the processes of the run
+each its own rows (`regard.runs.parts`). No pickle is written or read. Only the processes of the run
 that holds the folder's lock write here.
 """
 
@@ -26,7 +26,7 @@ from regard.files.untrusted import parse_json, read_json
 from regard.runs.layout import STATE, STEP, published
 from regard.runs.parts import PART, Parts, Spans, part_names, write_part
 
-FORMAT = 2  # of state.json: 2 in several parts, 1 in one; 0 is that of checkpoints without it
+FORMAT = 2  # of state.json: 2 in several parts, 1 in one, 0 in checkpoints without this field
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 FILES = {MANIFEST, STATE, MODEL, OPTIMIZER}
@@ -39,7 +39,7 @@ REPLACE = "put an unchanged copy of this checkpoint in its place, or move it awa
 def save(
     folder: Path, step: int, model: Tensors, optimizer: Tensors, state: dict[str, Any], replace: bool = False
 ) -> Path:
-    """Write the checkpoint `folder/step-N` atomically and return its path; perhaps replace one."""
+    """Write the checkpoint `folder/step-N` atomically and return its path; `replace` an existing one."""
     partial = begin(folder, step, replace)
     try:
         digests = write_parts(partial, {"model": model, "optimizer": optimizer}, {}, 0, 1)
@@ -86,9 +86,9 @@ def write_parts(
 
 
 def commit(partial: Path, state: dict[str, Any], digests: dict[str, str]) -> Path:
-    """Complete a checkpoint of which all parts are written, and return its path.
+    """Complete a checkpoint whose parts are all written, and return its path.
 
-    One of the same step, which `begin` has allowed to replace, is removed.
+    A checkpoint of the same step, which `begin` allowed to be replaced, is removed.
     """
     number = 1 if MODEL in digests else FORMAT
     atomic.write_text(partial / STATE, json.dumps({"format": number} | state, indent=1) + "\n")
@@ -124,8 +124,8 @@ def file_sha256(path: Path) -> str:
 
 
 def is_intact(path: Path, share: slice = slice(None)) -> bool:
-    """Whether the files of a checkpoint, or a share of them, match its manifest. Raise UserError if they
-    can't be read."""
+    """Return whether the files of a checkpoint, or a share of them, match its manifest. Raise UserError if
+    they can't be read."""
     try:
         modes = {entry: entry.lstat().st_mode for entry in (path, *path.iterdir())}
         for entry, mode in modes.items():
@@ -149,7 +149,7 @@ def is_intact(path: Path, share: slice = slice(None)) -> bool:
 
 
 def stated_digests(text: bytes, names: Iterable[str]) -> dict[str, str]:
-    """Return the digests of these files as a manifest states them; none if it is damaged."""
+    """Return the digests that a manifest states for these files; none if it is damaged."""
     try:
         stated = parse_json(text)
         return {name: str(stated[name]) for name in names}
@@ -166,7 +166,7 @@ def unreadable(error: OSError, path: Path) -> UserError:
 
 
 def newer_format(path: Path) -> int | None:
-    """Return the format of a checkpoint that a later version wrote: all else in it may be unknown, too."""
+    """Return the format of a checkpoint if a later version wrote it: the rest of it may be unknown, too."""
     try:
         number = read_json(path / STATE).get("format", 0)
     except UserError:  # damaged
@@ -182,7 +182,7 @@ def steps(folder: Path) -> list[int]:
         return []
     except OSError as e:
         if folder.parent.is_file():
-            return []  # of a model that is one file, such as a GGUF
+            return []  # the folder is a single file, such as a GGUF
         raise unreadable(e, folder) from None
     return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
 
@@ -219,7 +219,7 @@ def open_part(path: Path, kind: str) -> Parts:
 
 
 def count_parts(path: Path) -> int:
-    """Return in how many parts a checkpoint was written."""
+    """Return the number of parts of a checkpoint."""
     counts = (int(match[3]) for name in os.listdir(path) if (match := PART.fullmatch(name)))
     return max(counts, default=1)
 
@@ -241,7 +241,7 @@ def name_aside(path: Path) -> Path:
 
 
 def average(models: Iterable[Tensors]) -> Tensors:
-    """Average the weights of checkpoints (Vaswani et al. 2017, 6.1); integers are those of the last."""
+    """Average the weights of checkpoints (Vaswani et al. 2017, 6.1); integers are taken from the last one."""
     count, sums = 0, Tensors()  # in float64, so that a large sum does not swallow small terms
     for last in models:
         count += 1
@@ -252,13 +252,13 @@ def average(models: Iterable[Tensors]) -> Tensors:
 
 
 def remove_old(folder: Path, keep: int, needed: Collection[int] = ()) -> list[Path]:
-    """Remove all but the last `keep` checkpoints and those that are needed. Return others that stay: other
-    files are in them."""
+    """Remove all but the last `keep` checkpoints and those that are needed. Return those that could not be
+    removed because they contain other files."""
     return remove(folder, [step for step in steps(folder)[:-keep] if step not in needed])
 
 
 def remove(folder: Path, numbers: Iterable[int]) -> list[Path]:
-    """Remove the checkpoints of these steps. Return those that stay: other files are in them."""
+    """Remove the checkpoints of these steps. Return those that stay because they contain other files."""
     stay = []
     for step in numbers:
         path = folder / f"step-{step}"
@@ -271,7 +271,7 @@ def remove(folder: Path, numbers: Iterable[int]) -> list[Path]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a folder holds the files of a checkpoint and nothing else."""
+    """Return whether a folder holds the files of a checkpoint and nothing else."""
     if path.is_symlink() or not path.is_dir():
         return False
     count, entries = count_parts(path), tuple(os.scandir(path))
@@ -282,7 +282,7 @@ def is_ours(path: Path) -> bool:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what a killed process left of checkpoints that it was writing or removing."""
+    """Remove the remains of checkpoints that a killed process was writing or removing."""
     for name in os.listdir(folder) if folder.is_dir() else ():
         if PARTIAL.fullmatch(name):
             remove_leftover(folder / name)

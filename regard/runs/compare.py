@@ -1,4 +1,4 @@
-"""Compare runs: the settings that differ, their figures and their curves. Needs no torch."""
+"""Compare runs: settings that differ, scores and curves. Needs no torch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Points = tuple[list[int], list[float]]  # steps and losses
 
 
 def differing_settings(runs: Sequence[RunSummary]) -> Rows:
-    """The settings that are not the same in all runs, by `section.key`; None where a run lacks one."""
+    """Return the settings that differ between runs, by `section.key`; None if a run lacks one."""
     settings = [
         {f"{name}.{key}": value for name, section in run.sections.items() for key, value in section.items()}
         | {"data.files": run.files, "data.valid": run.valid, "data.from": run.base}
@@ -25,7 +25,7 @@ def differing_settings(runs: Sequence[RunSummary]) -> Rows:
 
 
 def compare_figures(runs: Sequence[RunSummary]) -> Rows:
-    """Size, time and the best evaluation of each run."""
+    """Return the size, the time and the best evaluation of each run."""
     rows: Rows = {
         "state": [run.state for run in runs],
         "weights": [run.parameters for run in runs],
@@ -38,7 +38,7 @@ def compare_figures(runs: Sequence[RunSummary]) -> Rows:
 
 
 def loss_curves(runs: Sequence[RunSummary]) -> tuple[str, dict[str, Points]]:
-    """The validation loss of each run by its name, or the training loss if one has no other; and which."""
+    """Return the validation loss of each run by its name, or else the training loss; and which."""
     logs = {name: read_log(run.folder / LOG) for name, run in zip(run_names(runs), runs, strict=True)}
     key = "valid_loss" if all(any("valid_loss" in row for row in rows) for rows in logs.values()) else "loss"
     curves: dict[str, Points] = {}
@@ -49,6 +49,6 @@ def loss_curves(runs: Sequence[RunSummary]) -> tuple[str, dict[str, Points]]:
 
 
 def run_names(runs: Sequence[RunSummary]) -> list[str]:
-    """The folders' names, or their paths if two have the same."""
+    """Return the folders' names, or their paths if two names are equal."""
     names = [run.folder.name for run in runs]
     return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]

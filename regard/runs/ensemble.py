@@ -10,7 +10,7 @@ from regard.runs.model import Model
 
 
 def ensemble(models: Sequence[Model]) -> Model:
-    """Several models of one task as one, whose probabilities are the mean of theirs."""
+    """Combine several models of one task into one, which averages their probabilities."""
     first = models[0]
     classes = [getattr(model.task.config, "labels", None) for model in models]
     digests = [([t.digest for t in m.tokenizers], c) for m, c in zip(models, classes, strict=True)]

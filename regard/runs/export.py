@@ -1,4 +1,4 @@
-"""A model as a folder for other programs."""
+"""Write a model as a folder for other programs."""
 
 import copy
 import re
@@ -22,18 +22,18 @@ from regard.runs.model import Model
 from regard.runs.summary import read_run
 
 MAX_CARD = 2**16  # bytes of a model card that are read
-TRIED = 200  # texts, with which an exported model is tried
+TRIED = 200  # texts with which an exported model is checked
 
 
 def export(
     model: Model, folder: str | Path, to: str = "hf", dtype: str = "auto", license: str | None = None
 ) -> str:
-    """Write a folder of the model for other programs; return a line that says what trying it showed.
+    """Write a folder of the model for other programs; return a line with the result of checking it.
 
     `hf` is Hugging Face's layout, which `load` reads, too. With a `dtype` of fewer bits than float32, it is a
     folder for `load` alone, or a GGUF file. `license` is the hub's name of a licence, such as apache-2.0, for
-    the model's card; otherwise it is that of the model it began from, if a card says so. Weights of fewer
-    bits are written as they were loaded: load a GGUF file in float32 to write what it holds.
+    the model's card; by default it is the licence on the card of the model that it was trained from. Weights
+    of fewer bits are written as they were loaded: load a GGUF file in float32 to write what it holds.
     """
     if to not in EXPORTS:
         raise UserError(f"to={to} is not known; known are {', '.join(EXPORTS)}")
@@ -90,15 +90,15 @@ def export_small(model: Model, folder: Path, dtype: str, license: str | None) ->
 
 
 def card_facts(model: Model, name: str, license: str | None) -> CardFacts:
-    """What a model's folder says about it: where it comes from, its scores, a licence."""
+    """Return the facts that a model's folder has about it: its origin, its scores, its licence."""
     if license is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,60}", license):
         raise UserError(f"license={license!r}: give the hub's name of a licence, such as apache-2.0")
     if model.folder is None or not (model.folder / RECIPE).is_file():
         own = None if model.folder is None else card_license(model.folder)
         return CardFacts(name=name, license=license or own)
     run = read_run(model.folder)
-    if run.problem is not None:  # a card without scores and origin would hide it
-        raise UserError(f"{model.folder}: what its card should say can't be read: {run.problem}")
+    if run.problem is not None:  # without an error, the card would silently lack scores and origin
+        raise UserError(f"{model.folder}: the facts for its model card can't be read: {run.problem}")
     scores = {
         key.removeprefix("valid_"): value
         for key, value in (run.best or {}).items()
@@ -123,7 +123,7 @@ def card_license(folder: Path) -> str | None:
 
 
 def sample_texts(task: str) -> list[str]:
-    """Texts to try an exported model with: of the task's built-in data, or of another's."""
+    """Texts to check an exported model with, from the built-in data of its task or of another one."""
     here = Path(__file__).parents[1] / "builtin"
     names = [f"{name}.tsv" for name in (task, "translate")]
     path = next(here / name for name in names if (here / name).is_file())

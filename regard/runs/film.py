@@ -32,13 +32,13 @@ def film_steps(folder: Path) -> list[int]:
 
 
 def film_losses(folder: Path) -> list[tuple[int, float | None]]:
-    """The steps of a film, each with its loss."""
+    """Return the steps of a film, each with its loss."""
     steps = film_steps(folder)
     return list(zip(steps, logged_losses(folder, steps), strict=True)) if steps else []
 
 
 def logged_losses(folder: Path, steps: Sequence[int]) -> list[float | None]:
-    """The training loss of a run that was last logged at each step."""
+    """Return the training loss at each logged step of a run; of a step that was repeated, the last."""
     rows = [row for row in read_log(folder / LOG) if isinstance(row.get("loss"), float)]
     rows = [row for row in rows if math.isfinite(row["loss"])]
     logged = [row["step"] for row in rows]
@@ -47,7 +47,7 @@ def logged_losses(folder: Path, steps: Sequence[int]) -> list[float | None]:
 
 
 def drop_later(folder: Path, step: int) -> None:
-    """Remove the frames after a step: what follows it is trained again."""
+    """Remove the frames after a step, since the following steps are trained again."""
     for later in film_steps(folder):
         if later > step:
             atomic.remove(frame_path(folder, later))

@@ -41,7 +41,7 @@ from regard.text.tokenizer import Tokenizer
 
 
 def begin(folder: Path, model: nn.Module, task: Task, sections: recipe.Sections) -> None:
-    """Create the folder with everything that exists before training, at once or not at all."""
+    """Create the run folder with everything that exists before training, atomically."""
     with new_folder(folder, "--out") as draft:
         publish(draft, model, task, sections)
 
@@ -54,7 +54,7 @@ def publish(
     write_model_files(draft.path, model, task, kind, task.generation, sections["task"])
     (draft.path / RECIPE).write_text(recipe.to_toml(sections, comments), encoding="utf-8")
     (draft.path / LOG).touch()
-    draft.publish(last=RECIPE)  # which makes it a run
+    draft.publish(last=RECIPE)  # this file makes the folder a run
 
 
 def write_model_files(
@@ -65,8 +65,7 @@ def write_model_files(
     generation: dict[str, Any],
     section: dict[str, Any] | None = None,
 ) -> None:
-    """Write what a model's folder has besides its weights: settings, and tokenizers. `section` are the task's
-    settings as a recipe has them."""
+    """Write the settings and the tokenizers of a model's folder. `section` is a recipe's [task]."""
     config = {
         "architectures": [type(model).__name__],
         "model_type": f"regard-{kind}",
@@ -87,8 +86,8 @@ def write_model_files(
 
 
 def discard_unsaved(folder: Path) -> None:
-    """Remove what `publish` and the trainer wrote, unless there are weights, checkpoints or teachers'
-    answers, which took their time."""
+    """Remove the files of `publish` and the trainer, unless there are weights, checkpoints or teachers'
+    answers, which took time to make."""
     if not atomic.is_missing(published(folder)) or steps(folder / CHECKPOINTS) or any(folder.glob(ANSWERS)):
         return
     written = (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, FOLDS, TENSORBOARD, WANDB)
@@ -98,13 +97,13 @@ def discard_unsaved(folder: Path) -> None:
 
 
 def load_tokenizers(folder: Path) -> list[Tokenizer]:
-    """The tokenizer; and the target's own, if it has one."""
+    """Load the tokenizer, and the target's own if there is one."""
     names = [TOKENIZER] + ([TARGET_TOKENIZER] if (folder / TARGET_TOKENIZER).exists() else [])
     return [Tokenizer.load(folder / name) for name in names]
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """A JSON file of a model's folder."""
+    """Read a JSON file of a model's folder."""
     if not path.parent.is_dir():
         raise UserError(f"{path.parent}: no such model folder")
     settings: dict[str, Any] = read_json(path)

@@ -1,4 +1,4 @@
-"""Models in other libraries' files: folders in Hugging Face's layout, GGUF, and word vectors."""
+"""Load models from other libraries' files: folders in Hugging Face's layout, GGUF, and word vectors."""
 
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from regard.text.tokenizer_kinds import known_words
 
 
 def load_foreign(folder: Path, device: str | torch.device | None = None, small: bool = False) -> Model:
-    """The model of a folder in Hugging Face's layout, or of a GGUF file; its task follows from its head.
+    """Load a folder in Hugging Face's layout, or a GGUF file; the task follows from the model's head.
 
-    On a CPU, quantised weights of a GGUF file stay as `small` as they are there.
+    On a CPU, quantised weights of a GGUF file stay quantised if `small`.
     """
     device = torch.device(device or best_device())
     loaded = load_folder(folder, small and device.type == "cpu")
@@ -52,14 +52,14 @@ def load_foreign(folder: Path, device: str | torch.device | None = None, small: 
     task.adopt_prompt_format(begin, ends, first, template)
     greedy = {"temperature": 0.0} if template is not None else {}  # a model that answers need not be original
     model = Model(module, task, task.generation | greedy | options, folder, loaded.kind)
-    model.request([], {})  # raises an error for impossible options now
+    model.request([], {})  # raises an error for impossible options
     return model
 
 
 def load_vectors(path: Path, device: str | torch.device | None = None) -> Model:
-    """The words of a file of GloVe or word2vec, to ask and score like those that are trained here.
+    """Load a file of GloVe or word2vec as a model, which is used like one that was trained here.
 
-    Such files have no vectors of words as neighbours: these are 0, as in a model before its training.
+    Such files have no vectors of words as neighbours: these are 0, as in an untrained model.
     """
     words, vectors = read_vectors(str(path))
     tokenizer = known_words(words)
@@ -74,7 +74,7 @@ def load_vectors(path: Path, device: str | torch.device | None = None) -> Model:
 
 
 def load_tokenizer(folder: Path, loaded: Any) -> Tokenizer:
-    """Theirs, with our names for its special tokens."""
+    """Load the tokenizer of such a folder, and rename its special tokens to Regard's names."""
     if isinstance(loaded.tokenizer, Path):
         where, tokenizer = loaded.tokenizer, Tokenizer.load(loaded.tokenizer)
     else:

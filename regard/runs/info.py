@@ -1,4 +1,4 @@
-"""What a model is, from the headers of its files: no weights are read, and no torch is imported."""
+"""Describe a model from the headers of its files, without reading weights or importing torch."""
 
 from collections import Counter
 from itertools import dropwhile
@@ -35,7 +35,7 @@ from regard.runs.summary import checkpoint_steps, read_run
 Facts = dict[str, Any]
 MAX_TOKENIZER = 2**26  # bytes
 SIZES = ("dim", "depth", "decoder_depth", "heads", "kv_heads", "hidden", "cell", "attention", "positions")
-THEIR_SIZES = {  # Hugging Face's names: ours
+THEIR_SIZES = {  # Hugging Face's names: Regard's
     "dim": ("hidden_size", "n_embd", "d_model", "dim"),
     "depth": ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "n_layers"),
     "decoder_depth": ("decoder_layers", "num_decoder_layers"),
@@ -48,9 +48,9 @@ SENTINEL = "<extra_id_0>"  # T5's token for the first missing span
 
 
 def info(model: str | Path) -> Facts:
-    """Tell what a model is: kind, task, size, tokenizer, precision, scores, data, and where it came from.
+    """Describe a model: kind, task, size, tokenizer, precision, scores, data and origin.
 
-    Takes whatever `load` takes: a run's folder, RUN/checkpoints/step-N, a folder in Hugging Face's layout,
+    Takes the same names as `load`: a run's folder, RUN/checkpoints/step-N, a folder in Hugging Face's layout,
     a GGUF file, a file of word vectors, or hf:OWNER/NAME. Facts that are not known are left out.
     """
     name, path = str(model), Path(model)
@@ -76,7 +76,7 @@ def read_settings(folder: Path) -> Facts:
     return settings
 
 
-# Runs of ours
+# Runs of Regard
 
 
 def describe_run(folder: Path) -> Facts:
@@ -116,13 +116,13 @@ def describe_run(folder: Path) -> Facts:
 
 
 def read_understood(folder: Path) -> list[str]:
-    """What was understood of the data when training began, which is in the comments of the recipe."""
+    """Return what was understood of the data when training began, from the comments of the recipe."""
     comments = dropwhile(lambda line: not line.startswith("data: "), recipe.read_comments(folder / RECIPE))
     return [line.removeprefix("data: ").strip() for line in comments]
 
 
 def describe_checkpoint(path: Path, step: int) -> Facts:
-    """A run as it was at a step."""
+    """Describe a run as it was at a step."""
     facts = describe_run(path.absolute().parents[1])
     state = read_json(path / STATE)
     last = state.get("best") if isinstance(state.get("best"), dict) else {}
@@ -217,7 +217,7 @@ def describe_gguf(path: Path) -> Facts:
 
 
 def describe_vectors(path: Path) -> Facts:
-    """Word vectors: of word2vec's formats, the first line has their number and width."""
+    """Describe a file of word vectors; in word2vec's formats, the first line has their number and width."""
     from regard.data.word_vectors import HEADER, is_vectors_file
 
     if not is_vectors_file(path.name):
@@ -256,7 +256,7 @@ def describe_weights(headers: list[Header]) -> Facts:
 
 
 def describe_tokenizer(path: Path, vocab: int | None) -> Facts:
-    """The kind of a tokenizer and how many tokens it has; `vocab` is what the model has room for."""
+    """Describe a tokenizer: its kind and its number of tokens; `vocab` is the model's."""
     if not path.is_file():
         return {"vocabulary": vocab}
     content = read_json(path, limit=MAX_TOKENIZER)

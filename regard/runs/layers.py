@@ -1,4 +1,4 @@
-"""Which layer of a model a parameter belongs to."""
+"""Find the layer of a model that a parameter belongs to."""
 
 from itertools import takewhile
 
@@ -8,7 +8,8 @@ from torch import nn
 def layer_index(model: nn.Module) -> dict[nn.Parameter, int]:
     """Return the layer of each parameter: 0 below the blocks, i in block i of n, n + 1 above the blocks.
 
-    Below are the modules that a model creates before its first block: embeddings and positions, even if tied.
+    Below the blocks are the modules that a model creates before its first block: embeddings and positions,
+    even if tied.
     """
     blocks: list[nn.Module] = list(model.blocks)  # type: ignore[arg-type]
     index = dict.fromkeys(model.parameters(), len(blocks) + 1)

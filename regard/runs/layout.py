@@ -17,19 +17,19 @@ BASE = "base.json"  # of a run that keeps an adapter: the model that it is for
 ORIGINS = "origins.json"  # the models that a run begins with or learns from, with their SHA-256
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
-TARGET_TOKENIZER = "target_tokenizer.json"  # where what is written has a vocabulary of its own
+TARGET_TOKENIZER = "target_tokenizer.json"  # if the target has its own vocabulary
 GENERATION = "generation_config.json"
-TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"  # of a model that converses
+TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"  # of a chat model
 RECIPE = "recipe.toml"
 LOG = "log.jsonl"
 CURVE = "curve.svg"
 CARD = "README.md"
-DIGESTS = "fingerprints.json"  # the SHA-256 of each file of data, so that none is read again
+DIGESTS = "fingerprints.json"  # the SHA-256 of each data file, so that none has to be read again
 FOLDS = "folds.json"  # of a run with train.folds: how each part was scored by a model trained on the others
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 CHECKPOINTS = "checkpoints"
 FILM = "film"  # see regard.runs.film
-ANSWERS = "answers-*.jsonl"  # of teachers, a file for each process
+ANSWERS = "answers-*.jsonl"  # the teachers' answers, a file for each process
 STATE = "state.json"  # of a checkpoint
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")  # the name of a checkpoint
 
@@ -39,7 +39,7 @@ Row = dict[str, Any]  # of the log
 
 
 def published(folder: Path) -> Path:
-    """The file with the trained weights of a run: all of them, or an adapter."""
+    """Return the file with the trained weights of a run: all of them, or an adapter."""
     return folder / (WEIGHTS if atomic.is_missing(folder / BASE) else ADAPTER)
 
 
@@ -65,9 +65,9 @@ def read_lines(path: Path) -> list[bytes]:
 
 
 def parse_count(text: str) -> int:
-    """A whole number of a log; raises ValueError for one that no run writes, and no float can hold."""
+    """Parse a whole number of a log; raise ValueError for one that is too long for any run."""
     if abs(number := int(text)) > LARGEST:
-        raise ValueError(f"{text[:20]}... is no number of a log")
+        raise ValueError(f"{text[:20]}... is not a number of a log")
     return number
 
 

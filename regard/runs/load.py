@@ -57,13 +57,13 @@ def load(
     dtype: str | torch.dtype = "auto",
     adapter: str | Path | None = None,
 ) -> Model:
-    """The trained model of a run's folder, or of one in Hugging Face's layout; hf:OWNER/NAME is one of
-    theirs on the hub. RUN/checkpoints/step-N is a run's model as it was at that step. Or that of a GGUF
-    file, or word vectors in a file of GloVe or word2vec.
+    """Load a trained model from a run's folder, a folder in Hugging Face's layout, hf:OWNER/NAME (one on
+    their hub), a GGUF file, or a file of word vectors (GloVe or word2vec). RUN/checkpoints/step-N is a
+    run's model as it was at that step.
 
-    `dtype` is the precision of the weights on a CPU: float32, bfloat16, int8 or int4; auto is as they are
-    stored. On a GPU it is the one in which texts are written, float32 or bfloat16, which is what auto is
-    there; all else is computed in float32. `adapter` is a folder with low-rank updates in PEFT's layout,
+    `dtype` is the precision of the weights on a CPU: float32, bfloat16, int8 or int4; auto keeps the
+    stored one. On a GPU it is the precision in which texts are generated, float32 or bfloat16 (auto);
+    everything else is computed in float32. `adapter` is a folder with low-rank updates in PEFT's layout,
     which are added to a language model.
     """
     small = adapter is None and str(dtype).removeprefix("torch.") != "float32"
@@ -77,7 +77,7 @@ def load(
 
 
 def set_precision(model: Model, name: str) -> None:
-    """Use a model in the precision of this name."""
+    """Convert a model to the precision of this name."""
     names = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
     known = ["auto", *dict.fromkeys([*names, *PRECISIONS])]
     if name not in known:
@@ -125,7 +125,7 @@ def load_model(folder: str | Path, device: str | torch.device | None, small: boo
 
 
 def load_task(folder: Path, task_class: type[Task], config: Any, sizes: Any) -> Task:
-    """The task of a run, with its tokenizers and its chat template; `sizes` is the model's configuration."""
+    """Load the task of a run, with its tokenizers and chat template; `sizes` configures the model."""
     tokenizer, *other = check_tokenizers(folder, sizes) if hasattr(sizes, "vocab") else [None]
     if not (folder / TEMPLATE).exists():
         return task_class(config, tokenizer, sizes.context, *other)
@@ -141,7 +141,7 @@ def load_task(folder: Path, task_class: type[Task], config: Any, sizes: Any) -> 
 
 
 def load_base(folder: Path, settings: dict[str, Any]) -> nn.Module:
-    """The model that a run's adapter is for."""
+    """Load the base model of a run's adapter."""
     from regard.runs.adapter import find_base
 
     module = load_model(find_base(folder), "cpu").model
@@ -153,12 +153,12 @@ def load_base(folder: Path, settings: dict[str, Any]) -> nn.Module:
 
 
 def has_task(folder: Path) -> bool:
-    """Whether a folder's config.json names a task, as only those of runs do."""
+    """Return whether a folder's config.json names a task, as only those of runs do."""
     return (folder / CONFIG).is_file() and isinstance(read_settings(folder / CONFIG).get("task"), dict)
 
 
 def read_config(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The kind of a run's model, its settings and those of its task, from config.json."""
+    """Return the kind of a run's model, its settings and its task's settings, from config.json."""
     settings = read_settings(folder / CONFIG)
     kind = str(settings.pop("model_type", "")).removeprefix("regard-")
     section = settings.pop("task", None)
@@ -174,7 +174,7 @@ def read_config(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 
 def with_generation(module: nn.Module, task: Task, folder: Path, kind: str) -> Model:
-    """The model with the options of generation_config.json; raises UserError for impossible ones."""
+    """Add the options of generation_config.json to a model; raise UserError for impossible ones."""
     generation = read_settings(folder / GENERATION) if (folder / GENERATION).exists() else {}
     generation.pop("eos_token_id", None)
     model = Model(module, task, task.generation | generation, folder, kind)
@@ -186,7 +186,7 @@ def with_generation(module: nn.Module, task: Task, folder: Path, kind: str) -> M
 
 
 def check_config(folder: Path, module: nn.Module, task: Task, kind: str) -> None:
-    """Raise UserError unless the model that is trained in a folder can be loaded from there afterwards."""
+    """Raise UserError unless the model trained in a folder can be loaded from there afterwards."""
     written, settings, section = read_config(folder)
     if (written, section["name"]) != (kind, task.config.name):
         raise UserError(f"{folder / CONFIG}: a {written} for {section['name']}, not this run's; restore it")
@@ -195,7 +195,7 @@ def check_config(folder: Path, module: nn.Module, task: Task, kind: str) -> None
             filled: Any = recipe.fill("config", values, type(config))
         except UserError as e:
             raise UserError(f"{folder / CONFIG}: {e}") from None
-        # Of the model also what is missing, if the run's is not the default; a task may add to its settings.
+        # A missing setting of the model counts if the run's is not the default; a task may gain settings.
         for key in vars(filled) if config is module.config else values.keys() & vars(filled).keys():
             if (value := getattr(filled, key)) != getattr(config, key):
                 raise UserError(f"{folder / CONFIG}: {key}={str(value)[:80]} is not this run's; restore it")
@@ -203,7 +203,7 @@ def check_config(folder: Path, module: nn.Module, task: Task, kind: str) -> None
 
 
 def load_frame(folder: Path, step: int) -> Model:
-    """The model at a step of a run that has a frame, on the CPU; the run need not have other weights yet."""
+    """Load the model of a step with a frame of the film, on the CPU; no other weights are needed."""
     kind, settings, section = read_config(folder)
     module, config = load_module(folder, kind, settings, section, frame_path(folder, step))
     task = load_task(folder, TASKS[section["name"]][0], config, module.config)
@@ -215,7 +215,7 @@ def load_frame(folder: Path, step: int) -> Model:
 def load_module(
     folder: Path, kind: str, settings: dict[str, Any], section: dict[str, Any], file: Path | None = None
 ) -> tuple[nn.Module, Any]:
-    """The module with its weights, from another file if one is given, and the config of its task."""
+    """Load the module with its weights, or those of another file, and the configuration of its task."""
     model_class, model_config, _ = MODELS[kind]
     task_class, task_config = TASKS[section["name"]]
     file = file or folder / WEIGHTS
@@ -241,7 +241,7 @@ def load_module(
 
 
 def check_tokenizers(folder: Path, sizes: Any) -> list[Tokenizer]:
-    """The tokenizers of a folder; raises UserError if the model has fewer embeddings than one has tokens."""
+    """Load the tokenizers of a folder; raise UserError if a tokenizer does not fit the model."""
     tokenizers = load_tokenizers(folder)
     names = (("vocab", TOKENIZER), ("target_vocab", TARGET_TOKENIZER))
     for (name, file), tokenizer in zip(names, tokenizers, strict=False):
@@ -256,8 +256,8 @@ def check_tokenizers(folder: Path, sizes: Any) -> list[Tokenizer]:
 def check_weights(
     model: nn.Module, weights: dict[str, torch.Tensor], path: Path, names: Collection[str] | None = None
 ) -> None:
-    """Raise UserError that names the first tensor whose name, shape or kind differs from the model's; of all,
-    or of these names."""
+    """Raise UserError that names the first tensor whose name, shape or dtype differs from the model's, among
+    all or among these names."""
     state = model.state_dict()
     ours, theirs = (
         {name: (t.shape, t.is_floating_point()) for name, t in tensors.items()}
@@ -271,14 +271,14 @@ def check_weights(
 
 
 def steps_of(model: Model) -> list[int]:
-    """The steps of a model's run that have a checkpoint or a frame of its film, oldest first."""
+    """Return the steps of a model's run that have a checkpoint or a frame of the film, oldest first."""
     if model.folder is None:
         return []
     return sorted({*steps(model.folder / CHECKPOINTS), *film_steps(model.folder)})
 
 
 def at_step(model: Model, step: int) -> Model:
-    """The model as it was at a step of its run that has a checkpoint, or a frame of its film."""
+    """Return the model as it was at a step of its run that has a checkpoint or a frame of the film."""
     known = steps_of(model)
     if step not in known:
         which = f"there are {', '.join(map(str, known))}" if known else "there are no checkpoints"
@@ -303,7 +303,7 @@ def at_step(model: Model, step: int) -> Model:
 
 
 def read_checkpoint(folder: Path, module: nn.Module, path: Path) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """A module of the run, and the weights of a checkpoint for it, with low-rank updates merged into them."""
+    """Return a module of the run, and a checkpoint's weights for it, with low-rank updates merged."""
     weights = open_part(path, "model").read_all()
     if (folder / BASE).is_file():  # the checkpoint has what was trained, and the base the rest
         module = load_base(folder, {}).to(next(module.parameters()).device)

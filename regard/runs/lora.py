@@ -39,7 +39,7 @@ class LoRALinear(nn.Linear):
 
 def add(model: nn.Module, rank: int, alpha: float, only: bool = False) -> None:
     """Add LoRA to the attentions of the blocks, and freeze everything else up to the last block; with `only`,
-    also what is above it."""
+    also everything above it."""
     blocks: list[nn.Module] = list(model.blocks)  # type: ignore[arg-type]
     attentions = [m for block in blocks for m in block.modules() if isinstance(m, Attention)]
     if not attentions:
@@ -55,7 +55,7 @@ def add(model: nn.Module, rank: int, alpha: float, only: bool = False) -> None:
 
 
 def matrices(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """A and B among these weights, by the name of the weight that they change."""
+    """Return A and B among these weights, by the name of the weight that they change."""
     names = [name for name, m in model.named_modules() if isinstance(m, LoRALinear)]
     return {f"{n}.weight": (weights[f"{n}.lora_A"], weights[f"{n}.lora_B"]) for n in names}
 

@@ -1,4 +1,4 @@
-"""A trained model with its tokenizer and its task: what people use."""
+"""A trained model with its tokenizer and its task: the main class for users."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -27,7 +27,7 @@ def best_device() -> torch.device:
 
 
 def is_single(input: Any) -> bool:
-    """Whether this is one text, conversation or image, not several."""
+    """Return whether this is one text, conversation or image, not several."""
     if isinstance(input, str | Path) or is_pillow_image(input):
         return True
     return any(isinstance(message, dict) for message in input)
@@ -47,7 +47,7 @@ class Model:
         self.model, self.task, self.generation, self.folder = model, task, generation, folder
         self.kind = kind  # its name in MODELS
         self.dtype = "auto"  # the precision that it was loaded in
-        self.step: int | None = None  # of its run, where it is not the model that came out in the end
+        self.step: int | None = None  # the step of its run, if it is not the final model
 
     def __repr__(self) -> str:
         weights, device = (
@@ -64,15 +64,15 @@ class Model:
 
     @property
     def tokenizers(self) -> list[Tokenizer]:
-        """The tokenizer; or the source's and the target's, where these differ; none of a model of images."""
+        """The tokenizer, or the source's and the target's if they differ; a model of images has none."""
         return [t for t in (self.task.tokenizer, self.task.target_tokenizer) if t is not None]
 
     def open_input(self, input: Any) -> Any:
-        """An input as tasks take it: if this model reads images or recordings, a string is a path here, and
+        """Convert an input for the task. If this model reads images or recordings, a string is a path, and
         an image may be one of Pillow's, or the bytes of a file.
 
-        Only what the user of this process passes comes this way. What clients of a server send goes to the
-        task as it is, and tasks open no paths.
+        Only for inputs from the user of this process. Inputs from clients of a server go to the task as
+        they are, and tasks open no paths.
         """
         if self.task.reads == "text":
             return str(input) if isinstance(input, Path) else input
@@ -86,12 +86,12 @@ class Model:
         return source if target is None else (source, target)
 
     def stream(self, text: str | Sequence[str], **options: Any) -> Iterator[Any]:
-        """The answer as it comes, piece by piece; for several texts, a list of pieces at a time.
+        """Yield the answer piece by piece as it is generated; for several texts, a list of pieces at a time.
 
         Options are those of `Sampling`, `stop` (a string or several), `num_return_sequences` and
-        what the task has of its own: `prefix` says how a translation or a reply begins. Where there is a chat
-        template, a text may be a conversation: a list of {"role": ..., "content": ...}. Several texts may be
-        a data frame with a column of them.
+        the task's own: `prefix` is how a translation or a reply begins. With a chat template, a text may be a
+        conversation: a list of {"role": ..., "content": ...}. Several texts may
+        be a column of a data frame.
         """
         text = list_inputs(text)
         request = self.request(text, options)
@@ -99,8 +99,8 @@ class Model:
             yield pieces[0] if is_single(text) and request.samples == 1 else pieces
 
     def ask(self, text: str | Sequence[str], **options: Any) -> Any:
-        """The answer to a text or an image; for several, also of a data frame, or `num_return_sequences`, a
-        list of answers."""
+        """Return the answer to a text or an image, or a list of answers to several of them (also in a data
+        frame) or with `num_return_sequences`."""
         text = list_inputs(text)
         answers = self.answers(text, **options)
         if is_single(text) and len(answers[0]) == 1:
@@ -108,15 +108,15 @@ class Model:
         return [answer.text for several in answers for answer in several]
 
     def answers(self, text: str | Sequence[str], **options: Any) -> list[list[Answer]]:
-        """Answers with their scores, if they have some: `num_return_sequences` to each text."""
+        """Return answers with their scores, if they have any: `num_return_sequences` for each text."""
         return self.task.answers(self.model, self.request(text, options))
 
     def embed(self, texts: str | Sequence[str]) -> torch.Tensor:
-        """A vector for each text, (texts, dim), if this is what the model is for."""
+        """Return a vector for each text, (texts, dim), from a model that embeds texts."""
         return self.task.vectors(self.model, [texts] if isinstance(texts, str) else texts)
 
     def words(self) -> "Model":
-        """The same model, asked and scored as word vectors: whatever it does, it has embeddings of words."""
+        """Return this model as a model of word vectors, made of its embeddings of words."""
         from regard.tasks import WordsTask, WordsTaskConfig
         from regard.text.vectors import embeddings
 
@@ -125,7 +125,7 @@ class Model:
         return Model(self.model, task, dict(task.generation), self.folder, self.kind)
 
     def request(self, text: Any, options: dict[str, Any]) -> Request:
-        """A text or several with the options of `ask`, checked; what is not given is as the model has it."""
+        """Make a request of texts and options of `ask`, checked; other options are the model's defaults."""
         text = list_inputs(text)
         options = self.generation | {k: v for k, v in options.items() if v is not None}
         stop = options.pop("stop", ())
@@ -154,8 +154,8 @@ class Model:
         details: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
-        """Scores on held-out data, paths or rows as `train` takes them, all of it; and whether they differ
-        from those of `against` by chance.
+        """Return scores on held-out data, all of it: paths or rows as `train` takes them; and whether the
+        difference from `against`, another model, is significant.
 
         Where answers are compared with references, options are those of `ask`. Of a model that writes,
         `by_position` adds `loss_by_position`: the mean loss after one token of context, after two, ...

@@ -1,6 +1,6 @@
-"""Tensors in several safetensors files, of which each has some of the rows, read in any other division.
+"""Read tensors from several safetensors files that each hold some of the rows, in any other division.
 
-Every process of a run that shards its weights writes the rows that it has. A file's metadata say where they
+Every process of a run that shards its weights writes its own rows. The file's metadata say where they
 belong: `rows` is a JSON object of [first row, number of rows of all files] by the tensor's name.
 """
 
@@ -25,7 +25,7 @@ Spans = dict[str, tuple[int, int]]  # the first row that a part has of a tensor,
 
 
 def part_names(kind: str, count: int) -> list[str]:
-    """Return the names of the files that hold the model or the optimizer state in so many parts."""
+    """Return the names of the files that hold the model or the optimizer state in `count` parts."""
     if count == 1:
         return [f"{kind}.safetensors"]
     return [f"{kind}-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]

@@ -20,19 +20,19 @@ from regard.files.untrusted import read_text
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 T = typing.TypeVar("T")
-UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # that TOML has no place for in comments
-LARGEST = {int: 2**63 - 1, float: 1e30}  # what torch can compute with
+UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # that TOML does not allow in comments
+LARGEST = {int: 2**63 - 1, float: 1e30}  # the integers that torch can compute with
 KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 Sections = dict[str, dict[str, Any]]
 
 
 def names() -> dict[str, str]:
-    """The built-in recipes, each with its line of description."""
+    """Return the built-in recipes, each with its one-line description."""
     return {p.stem: tomllib.loads(p.read_text("utf-8"))["about"] for p in sorted(RECIPES.glob("*.toml"))}
 
 
 def read(recipe: str) -> Sections:
-    """A recipe's sections, from its name or its file."""
+    """Read a recipe's sections, from its name or its file."""
     path = RECIPES / f"{recipe}.toml"
     if not path.is_file():
         path = Path(recipe)
@@ -53,12 +53,12 @@ def read_file(path: Path) -> Sections:
     sections.pop("about", None)
     for name, section in sections.items():
         if name not in ("model", "data", "task", "train") or not isinstance(section, dict):
-            raise UserError(f"{path}: [{name}] is no part of a recipe; use [model] [data] [task] [train]")
+            raise UserError(f"{path}: [{name}] is not a recipe's section; use [model] [data] [task] [train]")
     return {"model": {}, "data": {}, "task": {}, "train": {}} | sections
 
 
 def change(sections: Sections, changes: dict[str, Any]) -> Sections:
-    """The recipe with `section.key` values replaced."""
+    """Return the recipe with `section.key` values replaced."""
     new = {name: dict(section) for name, section in sections.items()}
     for key, value in changes.items():
         section, _, name = key.partition(".")
@@ -70,14 +70,14 @@ def change(sections: Sections, changes: dict[str, Any]) -> Sections:
 
 
 def _table(key: str, value: Any) -> dict[str, Any]:
-    """The value of a setting that is a table of its own, such as data.columns."""
+    """Return the value of a setting that is itself a table, such as data.columns."""
     if not isinstance(value, dict | None):
         raise UserError(f"{key}: {key.rpartition('.')[0]} is {value!r}, which has no settings of its own")
     return value or {}
 
 
 def take_sources(sections: Sections, where: str | Path) -> tuple[list[str], list[str], str | None, list[str]]:
-    """Take out of a run's recipe what it was trained on, evaluated on and begun from, and its teachers."""
+    """Take the training and validation data, the base model and the teachers out of a run's recipe."""
     names = ("files", "valid", "from", "teacher")
     files, held_out, base, teachers = (sections["data"].pop(name, None) for name in names)
     for key, value in (("files", files), ("valid", held_out), ("from", [base]), ("teacher", teachers)):
@@ -87,7 +87,7 @@ def take_sources(sections: Sections, where: str | Path) -> tuple[list[str], list
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """KEY=VALUE as people type it: numbers, true, false and lists are themselves, everything else is text."""
+    """Parse KEY=VALUE from the command line: numbers, true, false and lists, or else text."""
     assigned = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -102,7 +102,7 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def fill(section: str, values: dict[str, Any], config_class: type[T], **more: Any) -> T:
-    """The dataclass `config_class` from a section's values; every key and type is checked and named."""
+    """Make a `config_class` from a section's values; errors name the key and the type that it should have."""
     aliases: dict[str, str] = getattr(config_class, "ALIASES", {})  # former names of settings
     former: dict[str, dict[Any, Any]] = getattr(config_class, "FORMER_VALUES", {})
     values = {aliases.get(name, name): value for name, value in values.items()}
@@ -130,9 +130,9 @@ def restore_types(values: dict[str, Any], config: Any) -> None:
 
 
 def fit(key: str, value: Any, kind: Any) -> Any:
-    """The value as the annotated type, or a UserError that names the key."""
+    """Return the value as the annotated type, or raise UserError that names the key."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        if value is None or value == "none":  # TOML has no word for it
+        if value is None or value == "none":  # TOML has no null
             return None
         (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
     if typing.get_origin(kind) is typing.Literal:
@@ -164,7 +164,7 @@ def fit(key: str, value: Any, kind: Any) -> Any:
 
 
 def read_comments(path: Path) -> list[str]:
-    """The lines of comments that a recipe begins with."""
+    """Return the lines of comments that a recipe begins with."""
     lines = read_text(path).splitlines()
     return [
         line.removeprefix("#").removeprefix(" ") for line in takewhile(lambda x: x.startswith("#"), lines)
@@ -172,7 +172,7 @@ def read_comments(path: Path) -> list[str]:
 
 
 def to_toml(sections: Sections, comments: Iterable[str] = ()) -> str:
-    """Sections of plain values as TOML, after comments."""
+    """Format sections of plain values as TOML, after comments."""
     lines = [f"# {UNWRITABLE.sub('�', ' '.join(comment.splitlines()))}".rstrip() for comment in comments]
     for name, section in sections.items():
         lines += [f"[{name}]"]
@@ -182,7 +182,7 @@ def to_toml(sections: Sections, comments: Iterable[str] = ()) -> str:
 
 
 def format_value(value: Any) -> str:
-    """JSON spells most values as TOML does, but not infinity and not the delete character."""
+    """Format a value: JSON writes most values as TOML does, but not infinity and the delete character."""
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""How well a model does on held-out data."""
+"""Score a model on held-out data."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,10 +32,10 @@ def score_model(
     details: bool,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    """Metrics of all data in the files; and of the answers, where these have references.
+    """Return the metrics on all data of the files, and of the answers if the task has references.
 
-    `by_position` adds the mean loss at each position of the context, `details` how much was scored and the
-    figures of each class.
+    `by_position` adds the mean loss at each position of the context, `details` the number of rows and the
+    scores of each class.
     """
     task = model.task
     if not paths:
@@ -69,8 +69,8 @@ def score_model(
 def compare_answers(
     task: Task, answers: Sequence[str], other_answers: Sequence[str], references: Sequence[Any]
 ) -> dict[str, Any]:
-    """Whether answers are better than those of another model by more than chance: of texts by BLEU and chrF,
-    of classes, tags, spans and scores by the rows in which only one is right, or nearer."""
+    """Test whether answers are better than another model's by more than chance: texts by BLEU and chrF, the
+    others (classes, tags, spans, scores) by the rows in which only one model is right, or nearer."""
     if task.generates:
         return compare(answers, other_answers, references)
     scores = {
@@ -86,7 +86,7 @@ def compare_answers(
 
 
 def usual_columns(model: "Model") -> dict[str, str]:
-    """The columns of tables that a run was trained on, if they were chosen."""
+    """Return the table columns that a run was trained on, if they were chosen."""
     path = None if model.folder is None else Path(model.folder) / RECIPE
     section = recipe.read_file(path)["data"] if path is not None and path.is_file() else {}
     columns = section.get("columns")
@@ -109,7 +109,7 @@ def check_comparable(task: Task, other: Task) -> None:
 
 
 def evaluate(model: "Model", data: Any) -> dict[str, float]:
-    """The task's metrics over all of the data."""
+    """Return the task's metrics over all of the data."""
     task, device = model.task, next(model.model.parameters()).device
     sums, count = torch.zeros(1, dtype=torch.float64), 0
     with torch.inference_mode(), progress("scoring", len(data)) as advance:
@@ -122,7 +122,7 @@ def evaluate(model: "Model", data: Any) -> dict[str, float]:
 
 
 def evaluate_positions(model: "Model", data: Any) -> dict[str, Any]:
-    """The same, with the mean loss of the predictions after one token of context, after two, and so on."""
+    """Return the metrics, with the mean loss of the predictions after one token of context, after two, ..."""
     task, device = model.task, next(model.model.parameters()).device
     sums, counts = torch.zeros(2, task.context, dtype=torch.float64)
     with torch.inference_mode(), progress("scoring", len(data)) as advance:
@@ -137,7 +137,7 @@ def evaluate_positions(model: "Model", data: Any) -> dict[str, Any]:
 
 
 def loss_table(losses: Sequence[float]) -> list[tuple[str, float]]:
-    """The mean loss at positions 1, 2, 3-4, 5-8 and so on, as a short table."""
+    """Summarize the mean loss at positions 1, 2, 3-4, 5-8 and so on in a short table."""
     rows, first = [], 1
     while first <= len(losses):
         last = min(len(losses), first if first < 3 else 2 * (first - 1))

@@ -1,4 +1,4 @@
-"""What a run's folder tells about the run, without loading the model. Needs no torch, so it is quick."""
+"""Summarize a run from the files of its folder, without loading the model. Needs no torch, so it is quick."""
 
 import math
 import os
@@ -15,26 +15,26 @@ from regard.runs import recipe
 from regard.runs.layout import CHECKPOINTS, CONFIG, LOG, RECIPE, STEP, Row, parse_rows, published, read_lines
 
 State = Literal["training", "stopped", "finished", "broken"]
-METRICS = ("spans", "f1", "words_accuracy", "accuracy")  # by which the best was chosen, in runs without marks
-DEEPEST = 4  # folders below the one that is searched
+METRICS = ("spans", "f1", "words_accuracy", "accuracy")  # that choose the best, if a log does not say
+DEEPEST = 4  # how deep folders are searched
 
 
 @dataclass(kw_only=True)
 class RunSummary:
-    """A run: what was trained, on what, how far, and how well."""
+    """A run: its model, its data, its progress and its best score."""
 
     folder: Path
     state: State = "broken"
     problem: str | None = None  # why it is broken
     sections: recipe.Sections = field(default_factory=dict)  # of its recipe
-    files: list[str] = field(default_factory=list)  # that it was trained on
+    files: list[str] = field(default_factory=list)  # training data
     valid: list[str] = field(default_factory=list)
-    base: str | None = None  # the model that it began from
-    teachers: list[str] = field(default_factory=list)  # models that it learned from
+    base: str | None = None  # the model that it was fine-tuned from
+    teachers: list[str] = field(default_factory=list)  # its teachers
     parameters: int | None = None
     step: int = 0
     seconds: float = 0.0
-    metric: str = "loss"  # that decides which evaluation is the best
+    metric: str = "loss"  # the metric that chooses the best evaluation
     best: Row | None = None  # the best evaluation
     worse: int = 0  # evaluations after it
     changed: float = 0.0  # when the log was last written, in seconds since 1970
@@ -49,7 +49,7 @@ class RunSummary:
 
     @property
     def figure(self) -> float | None:
-        """The best evaluation's value of the metric that decides."""
+        """The best value of the metric that chooses the best evaluation."""
         value = (self.best or {}).get(f"valid_{self.metric}")
         return value if isinstance(value, int | float) and math.isfinite(value) else None
 
@@ -78,7 +78,7 @@ def is_run(folder: Path) -> bool:
 
 
 def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
-    """Yield the runs in a folder and in the folders below it; runs inside of runs are not looked for."""
+    """Yield the runs in a folder and in the folders below it; runs inside runs are not searched."""
     if is_run(folder):
         yield folder
         return
@@ -92,7 +92,7 @@ def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
 
 
 def list_runs(folders: Iterable[str]) -> list[RunSummary]:
-    """All runs in these folders, the one that was written to last first."""
+    """Return all runs in these folders, the most recently changed first."""
     runs: dict[Path, RunSummary] = {}
     for name in folders:
         if not (folder := Path(name)).is_dir():
@@ -102,7 +102,7 @@ def list_runs(folders: Iterable[str]) -> list[RunSummary]:
 
 
 def read_run(folder: Path) -> RunSummary:
-    """Sum up a run. What can't be read makes it broken, and is named."""
+    """Summarize a run. If a file can't be read, the run is broken, and the reason names the file."""
     run = RunSummary(folder=folder)
     training = is_locked(folder)
     try:
@@ -126,13 +126,13 @@ def read_run(folder: Path) -> RunSummary:
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, oldest first."""
+    """Return the steps that have a checkpoint, oldest first."""
     names = os.listdir(folder / CHECKPOINTS) if (folder / CHECKPOINTS).is_dir() else []
     return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
 
 
 def read_progress(run: RunSummary) -> None:
-    """Read how far a run is, and its best evaluation, from its log: only the lines that say so are parsed."""
+    """Read the progress of a run and its best evaluation from its log, parsing only the lines needed."""
     lines = read_lines(run.folder / LOG)
     run.changed = (run.folder / (LOG if lines else RECIPE)).stat().st_mtime
     for line in reversed(lines):
@@ -146,7 +146,7 @@ def read_progress(run: RunSummary) -> None:
 
 
 def best_evaluation(rows: list[Row]) -> tuple[str, Row | None]:
-    """The best of the evaluations, and the metric by which it is."""
+    """Return the best of the evaluations, and the metric that chose it."""
     if marked := [row for row in rows if "best" in row]:
         return str(marked[-1]["best"]), marked[-1]
     rows = [row for row in rows if isinstance(row.get("valid_loss"), int | float)]
@@ -159,7 +159,7 @@ def best_evaluation(rows: list[Row]) -> tuple[str, Row | None]:
 
 
 def is_finished(run: RunSummary) -> bool:
-    """Whether a run has used up its steps, its minutes or its patience."""
+    """Return whether a run has used up its steps, its minutes or its patience."""
     section = run.sections.get("train", {})
     steps, minutes, patience = (section.get(name) for name in ("steps", "minutes", "patience"))
     return bool(

@@ -1,6 +1,6 @@
 """Admit requests: read each body within limits, then give the request a place.
 
-The API and the page have places of their own, so that neither can take those of the other. A request has no
+The API and the page have separate places, so that neither can use up the other's. A request has no
 place before its body is complete.
 """
 
@@ -18,7 +18,7 @@ from regard.serve.endpoint import until_disconnect
 from regard.serve.errors import APIError, error_response, queue_full
 from regard.serve.registry import ServerLimits
 
-SMALL_BODY = 2**16  # bytes that every request may send; more has to fit into the memory for all bodies
+SMALL_BODY = 2**16  # bytes that every request may send; more must fit into the memory for all bodies
 Share = Literal["api", "page"]
 
 
@@ -48,9 +48,9 @@ class Places:
 
 
 class AdmissionMiddleware:
-    """`share` maps a method and a path to whose place the request needs; None: it needs none.
+    """`share` maps a method and a path to the kind of place that the request needs, or None.
 
-    `is_full` says for a path that there is no place, whatever the body is: such requests are refused at once,
+    `is_full` returns whether a path has no place for any body: such requests are refused at once,
     so that a flood of them costs little.
     """
 
@@ -66,7 +66,7 @@ class AdmissionMiddleware:
             "api": Places(limits.requests, 0),
             "page": Places(limits.page_places, limits.page_queue),
         }
-        self.memory = limits.body_memory  # bytes that further bodies may take
+        self.memory = limits.body_memory  # bytes that are left for further bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         share = self.share(scope["method"], scope["path"])
@@ -85,14 +85,14 @@ class AdmissionMiddleware:
         except HTTPException as error:
             await error_response(scope["path"], error)(scope, receive, send)
         except ClientDisconnect:
-            pass  # nobody is left to be answered; the monitoring counts it
+            pass  # the client has left; the monitoring counts it
         finally:
             reserved.release()
 
     def find_refusal(self, share: Share, path: str, begun: int = 0) -> APIError | None:
-        """The error for a request for which there is no place, whatever its body is; None if there is one.
+        """The error for a request without a place, for any body; None if there is a place.
 
-        `begun` requests come before it that have not taken their places yet.
+        `begun` requests before it have not taken their places yet.
         """
         places = self.places[share]
         return queue_full() if places.count + begun >= places.limit or self.is_full(path) else None
@@ -140,7 +140,7 @@ class Reservation:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """Receive a body that was read before, and then what comes after it."""
+    """Receive a body that was already read, and then the following messages."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:

@@ -27,15 +27,15 @@ from regard.serve.registry import ModelRegistry
 from regard.serve.responses import ResponsesRoute
 from regard.serve.security import SecurityConfig, SecurityMiddleware
 
-GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/responses")  # what needs an engine
+GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/responses")  # routes that need an engine
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True)
 class ModelApp:
-    """The application with all its layers, and what refuses requests before they get to it.
+    """The application with all its layers, and the checks that refuse requests before it.
 
-    `routes` is its innermost part, for requests that another process has admitted.
+    `routes` is its innermost part, for requests that another process has already admitted.
     """
 
     app: ASGIApp

@@ -70,7 +70,7 @@ class AskRoute:
         return text if isinstance(text, list) else [text]
 
     async def count_unread(self, served: ServedModel, inputs: Sequence[Any]) -> list[int]:
-        """How many tokens of each input the model has not read, because they do not fit."""
+        """The number of tokens of each input that the model has not read, because they do not fit."""
         task = served.model.task
 
         def count(text: Any) -> int:

@@ -29,7 +29,7 @@ class TokenOutput:
     id: int
     logprob: float  # under the model's own distribution, before temperature and other sampling options
     top_logprobs: tuple[tuple[int, float], ...]  # (id, logprob) of the most likely tokens, if requested
-    ends: bool = False  # it ends the answer, and is no part of its text
+    ends: bool = False  # it ends the answer, and is not part of its text
 
 
 class EngineError(Exception):
@@ -44,7 +44,7 @@ Outputs = list[tuple["GenerationRequest", Output]]  # in the order in which they
 
 
 def describe_error(error: BaseException) -> str:
-    """The cause of a failure in one line: without the error itself, whose frames would keep tensors alive."""
+    """The cause of a failure in one line. Keeping the error itself would keep tensors alive."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -69,7 +69,7 @@ class GenerationRequest:
         if source is not None:
             self.remaining = min(self.remaining, 1 + context - len(prompt))
         self.rules = row_rules(sampling, len(prompt), ends, self.remaining)
-        # Requests with equal settings are sampled together: leave out what is particular to each of them.
+        # Requests with equal settings are sampled together: leave out settings of a single request.
         self.sampling = replace(sampling.without_rules(), seed=None, max_new_tokens=1)
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.rng = row_generator(seed, sample, prompt if source is None else [*source_key(source), *prompt])
@@ -85,14 +85,14 @@ class GenerationRequest:
         self.dequeue(self)
 
     def deliver(self, output: Output) -> None:
-        """Call the callback, unless it has got the end: a thread that hung may come back with more."""
+        """Call the callback, unless it has got the end: a thread that hung may return later with more."""
         with self.lock:
             if self.closed:
                 return
             self.closed = type(output) is not int and not isinstance(output, TokenOutput)
             try:
                 self.callback(output)
-            except Exception as error:  # nobody receives the output any more
+            except Exception as error:  # the output has no receiver any more
                 self.finished = self.closed = True
                 log.error("a request is dropped, its callback failed: %s", describe_error(error))
 
@@ -103,7 +103,7 @@ class GenerationRequest:
 
     @property
     def prefill_cost(self) -> int:
-        """Tokens to read."""
+        """The cost of reading the prompt, in tokens."""
         if isinstance(self.source, Tensor):
             return len(self.window) + IMAGE_TOKENS
         return len(self.window) + len(self.source or ())
@@ -117,7 +117,7 @@ def deliver_outputs(outputs: Outputs) -> None:
 def end_requests(
     requests: Sequence[GenerationRequest], reason: Exception, hand_over: Callable[[Outputs], None]
 ) -> None:
-    """End requests that no step ends."""
+    """End requests outside of a step."""
     for request in requests:
         request.finished = True
     if requests:
@@ -125,7 +125,7 @@ def end_requests(
 
 
 class Batch:
-    """The requests that have a place, and the model's state of those whose prompts are read.
+    """The requests that have a place, and the model's state for those whose prompts are read.
 
     One thread changes it; `lock` guards the two lists, which others may read. At the end of every step,
     `hand_over` gets the outputs of all requests in one list, and has `deliver` called for each.
@@ -154,10 +154,10 @@ class Batch:
             return [*self.running, *self.admitted]
 
     def warm_up(self) -> None:
-        """Do what would make the first requests wait."""
+        """Do the work that would otherwise delay the first requests."""
 
     def drop_running(self) -> list[GenerationRequest]:
-        """After a failed step, drop the requests that run, or those to be read if none runs; return them."""
+        """After a failed step, drop and return the running requests, or the ones to be read if none runs."""
         with self.lock:
             dropped, self.running, self.state = self.running, [], None
             if not dropped:  # otherwise the same step would fail again and again
@@ -165,7 +165,7 @@ class Batch:
         return dropped
 
     def remove_finished(self) -> None:
-        """Drop the rows that are finished and those that outgrew the context, which are read again."""
+        """Drop finished rows, and rows that outgrew the context, which are read again."""
         keep = [
             b
             for b, request in enumerate(self.running)
@@ -300,7 +300,7 @@ class Batch:
 
 
 def score_tokens(logits: Tensor, ids: Sequence[int], tops: Sequence[int]) -> list[TokenOutput]:
-    """Tokens with their log-probabilities by logits (B, V), and those of the likeliest `tops` tokens."""
+    """Tokens with their log-probabilities from logits (B, V), and the `tops` most likely ones."""
     logprobs = logits.log_softmax(-1)  # (B, V)
     values, indices = (x.tolist() for x in logprobs.topk(min(max(tops), logits.shape[-1])))
     chosen = logprobs[range(len(ids)), ids].tolist()

@@ -1,8 +1,8 @@
-"""Connections with limits: how many there are, how long each may keep the server waiting, and strict framing.
+"""Connections with limits: their number, the time that each may keep the server waiting, and strict framing.
 
 The server waits for a client that has sent no complete request, or does not read its answer. If there are too
 many connections, the one that the server has waited for the longest is closed. A connection whose request is
-complete is never closed for another.
+complete is never closed for another one.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from regard.serve.loop import ServingLoop
 
 PART = 2**16  # bytes of a response that are written at a time
 MIN_RATE = 2**16  # bytes a second at which a large response is read, at least
-DRAIN_SECONDS = 5.0  # for the rest of a body that nobody reads, so that the client sees the answer
+DRAIN_SECONDS = 5.0  # for the rest of an unread body, so that the client sees the answer
 Refuse = Callable[[bytes], tuple[Response, int] | None]  # see QuickRefusals.refuse
 HEAD_END = re.compile(rb"\n\r?\n")
 BUSY = b"all connections are in use; try again in a moment"
@@ -42,11 +42,11 @@ class ConnectionLimits:
 
 
 class StrictConnection(h11.Connection):
-    """Refuses requests whose end two servers could see at different places, and long headers."""
+    """Refuses requests with an ambiguous end, and long headers."""
 
     def __init__(self, header_bytes: int):
         super().__init__(h11.SERVER, header_bytes)
-        self.header_bytes = header_bytes  # h11 limits only those that are not complete
+        self.header_bytes = header_bytes  # h11 limits only incomplete headers
 
     def next_event(self) -> Any:
         if self.their_state is h11.IDLE:
@@ -59,7 +59,7 @@ class StrictConnection(h11.Connection):
 
 
 def check_framing(head: bytes) -> None:
-    """Check the headers that say where a request ends."""
+    """Check the headers that define the end of a request."""
     lines = head.split(b"\n")[1:]
     headers = [(name.strip().lower(), value.strip()) for name, _, value in (x.partition(b":") for x in lines)]
     if any(line[:1] in (b" ", b"\t") for line in lines):
@@ -70,14 +70,14 @@ def check_framing(head: bytes) -> None:
 
 
 def is_chunked(scope: Scope, start: Message) -> bool:
-    """Whether h11 sends the body of a response in chunks."""
+    """Return whether h11 sends the body of a response in chunks."""
     has_body = scope["method"] in ("GET", "POST") and start["status"] == 200
     named = any(name in (b"content-length", b"transfer-encoding") for name, _ in start["headers"])
     return has_body and not named and scope["http_version"] == "1.1"
 
 
 class JoinedWrites:
-    """A transport that can join what is written into one write: fewer system calls and packets."""
+    """A transport that can join several writes into one: fewer system calls and packets."""
 
     def __init__(self, transport: asyncio.Transport):
         self.transport, self.joins, self.parts = transport, False, list[bytes]()
@@ -112,7 +112,7 @@ class LimitedProtocol(H11Protocol):
         self.inner_app: Any = self.app
         self.app: Any = self.call_app
         self.refuse = refuse
-        self.answered = False  # there was a response
+        self.answered = False  # a response has been sent
         self.unread = 0  # bytes of the body of a request that was refused
         self.held = b""  # the beginning of a request that may be refused
         self.waits_for: str | None = None  # None: the server works on a request
@@ -120,7 +120,7 @@ class LimitedProtocol(H11Protocol):
         self.opened = self.loop.time()
         self.timer: asyncio.TimerHandle | None = None
 
-    # What the server waits for
+    # The state that the server waits in
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -159,7 +159,7 @@ class LimitedProtocol(H11Protocol):
         self.wait_for(None)
 
     def update(self) -> None:
-        """Note what the server waits for now, and limit the time if that has changed."""
+        """Note what the server waits for now, and restart the time limit if that has changed."""
         state = self.conn.their_state
         answered = self.cycle is None or self.cycle.response_complete
         if self.transport.is_closing():
@@ -283,7 +283,7 @@ class LimitedProtocol(H11Protocol):
         await self.inner_app(scope, receive, send_parts)
 
     def send_400_response(self, msg: str) -> None:
-        if self.cycle is not None:  # the application has nobody to answer any more
+        if self.cycle is not None:  # the application's client has left
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -30,9 +30,9 @@ T = TypeVar("T")
 def json_endpoint(
     registry: ModelRegistry, schema: Schema, handle: Handler, files: bool = False
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Read and check the body, then have it handled in time, as long as the client waits.
+    """Read and check the body, then handle it within the time limit while the client waits.
 
-    With `files`, an image or a recording may be sent as it is instead of JSON.
+    With `files`, an image or a recording may be sent directly instead of JSON.
     """
     limits = registry.limits
 
@@ -61,7 +61,7 @@ def json_endpoint(
             raise timed_out(limits.timeout) from None
         except ClientDisconnect:
             registry.metrics.clients_gone += 1
-            return Response(status_code=CLIENT_CLOSED)  # nobody receives it
+            return Response(status_code=CLIENT_CLOSED)  # the client has left
         if ignored := request.scope["ignored"]:
             response.headers[IGNORED_HEADER] = ", ".join(ignored)
         return response
@@ -70,7 +70,7 @@ def json_endpoint(
 
 
 class EventStream(Response):
-    """Server-sent events as they come. If the stream fails, its last event is the error."""
+    """Server-sent events. If the stream fails, its last event is the error."""
 
     media_type = "text/event-stream"
 
@@ -104,7 +104,7 @@ class EventStream(Response):
             last = encode_event(error_body(error))
         finally:
             self.close()
-        with suppress(TimeoutError):  # a client that does not read is not waited for
+        with suppress(TimeoutError):  # don't wait for a client that does not read
             async with asyncio.timeout(LAST_EVENT_TIMEOUT):
                 await send({"type": "http.response.body", "body": last, "more_body": False})
 
@@ -165,7 +165,7 @@ def encode_event(data: object) -> bytes:
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work. If the client leaves, cancel the work and raise ClientDisconnect."""
+    """Return the result of the work. If the client leaves, cancel the work and raise ClientDisconnect."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect(receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)

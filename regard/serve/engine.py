@@ -1,7 +1,7 @@
 """Continuous batching: requests join and leave the running batch at every decoding step.
 
-One thread owned by the engine does all the computing. If it dies or hangs, another takes its place. What a
-request gets does not depend on the others in the batch, up to rounding: docs/serving.md says what holds.
+One thread owned by the engine does all the computing. If it dies or hangs, another takes its place. The
+answer to a request does not depend on the others in the batch, up to rounding: see docs/serving.md.
 """
 
 import logging
@@ -34,7 +34,7 @@ from regard.serve.batch import (
 from regard.serve.paged import PagedBatch
 from regard.serve.places import places_for
 
-WATCH_INTERVAL = 1.0  # seconds between two looks at the engine's thread
+WATCH_INTERVAL = 1.0  # seconds between two checks of the engine's thread
 log = logging.getLogger(__name__)
 
 
@@ -43,8 +43,8 @@ class QueueFull(Exception):
 
 
 class Engine:
-    """A model and a thread that generates with it: `places` requests at once (None: as many as `places_for`
-    says), up to `queue` more wait.
+    """A model and a thread that generates with it: `places` requests at once (None: see
+    `places_for`), up to `queue` more wait.
 
     A step that takes longer than `step_timeout` seconds counts as hanging. `hand_over` gets the outputs of
     each step; unless it is given, the engine's thread delivers them. `pause` is called before each step.
@@ -70,7 +70,7 @@ class Engine:
         self._waiting: deque[GenerationRequest] = deque()
         self._probes: list[Callable[[], object]] = []
         self._finish: bool | None = None  # None: not closed
-        self._ended = threading.Event()  # closed, and nothing is left to do
+        self._ended = threading.Event()  # closed, and all work is done
         self._changed = threading.Condition()  # guards all requests
         runner = make_runner(decoder, self.places)
         self._paged = runner is not None
@@ -145,7 +145,7 @@ class Engine:
             self._changed.notify()
 
     def probe(self, callback: Callable[[], object]) -> None:
-        """Have the engine's thread call `callback` before its next step: it shows that the thread works."""
+        """Let the engine's thread call `callback` before its next step, which shows that the thread works."""
         with self._changed:
             self._probes.append(callback)
             self._changed.notify()
@@ -160,7 +160,7 @@ class Engine:
             self._thread.join()
 
     def _check(self, prompt: Sequence[int], sampling: Sampling, source: Source | None) -> None:
-        """Raise now what would otherwise fail in the middle of a batch."""
+        """Raise errors that would otherwise occur in the middle of a batch."""
         if sampling.num_beams > 1:
             raise UserError(f"num_beams={sampling.num_beams}: beam search can't be streamed; give 1")
         c = self.model.config
@@ -187,7 +187,7 @@ class Engine:
     # The engine's thread, and its replacement
 
     def _start_thread(self, runner: Runner | None = None) -> None:
-        """Start a thread with a batch of its own, which makes its own runner unless it gets one."""
+        """Start a thread with its own batch, which makes its own runner unless it gets one."""
         how = self.model, self.stop_ids, self._changed, self._counts, self.hand_over
         self._batch = PagedBatch(self.places, runner, *how) if self._paged else Batch(*how)
         self._thread = threading.Thread(target=self._run, args=(self._batch,), name="engine", daemon=True)
@@ -201,7 +201,7 @@ class Engine:
                 self._replace_thread(batch, f"a step takes more than {self.step_timeout:g} s")
 
     def _replace_thread(self, batch: Batch, cause: str) -> None:
-        """Give up a batch and its thread, which ends when it comes back, and go on with new ones."""
+        """Give up a batch and its thread, which ends when it returns, and continue with new ones."""
         with self._changed:
             if batch is not self._batch:
                 return
@@ -234,7 +234,7 @@ class Engine:
             batch.step_began = None
 
     def _wait_for_work(self, batch: Batch) -> bool:
-        """Block until there is something to do. Return False when the thread is to end."""
+        """Block until there is work. Return False when the thread should end."""
         with self._changed:
             while batch is self._batch and self._finish is None:
                 if batch.requests or self._waiting or self._probes:

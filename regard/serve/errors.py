@@ -35,7 +35,7 @@ def engine_crashed() -> APIError:
 
 
 def page_restarts() -> APIError:
-    message = "the page hung and starts again; reload it, and ask for less if that repeats"
+    message = "the page hung and was restarted; reload it, and ask for less if that repeats"
     return APIError(503, message, code="crashed", headers={"Retry-After": "1"})
 
 
@@ -61,5 +61,5 @@ def error_response(path: str, error: HTTPException) -> Response:
 
 
 def encodable(text: str) -> str:
-    """A message without halves of surrogate pairs, which a client's JSON may hold."""
+    """A message without unpaired surrogates, which a client's JSON may contain."""
     return text.encode(errors="replace").decode()

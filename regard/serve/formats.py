@@ -24,9 +24,9 @@ class CompletionFormat:
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, echoes: bool = False):
         self.tokenizer, self.with_logprobs, self.echoes = tokenizer, logprobs, echoes
         self.echo: list[str] = []  # with `echoes`: the prompt of each answer
-        self.decoders: dict[int, Decoder] = {}  # of each answer, to know where its tokens begin
+        self.decoders: dict[int, Decoder] = {}  # letters of each answer, which give the places of its tokens
         self.offsets: dict[int, int] = {}  # letters of each answer so far
-        self.prompts: list[CompletionLogprobs] = []  # with echo and logprobs: those of each answer's prompt
+        self.prompts: list[CompletionLogprobs] = []  # with echo and logprobs: of each prompt
 
     def prefix(self, index: int) -> str:
         return self.echo[index] if self.echo else ""
@@ -41,7 +41,7 @@ class CompletionFormat:
         }
 
     def all_logprobs(self, answer: Chunk) -> CompletionLogprobs:
-        """Those of a complete answer, after those of its prompt."""
+        """The log-probabilities of a complete answer, after the prompt's."""
         own = self.logprobs(answer.tokens, answer.index)
         if not self.prompts:
             return own
@@ -56,7 +56,7 @@ class CompletionFormat:
     def add_prompts(
         self, prompts: Sequence[Sequence[int]], scores: Sequence[list[TokenOutput]], samples: int
     ) -> None:
-        """Echo the log-probabilities of prompts, too; there is none of a first token."""
+        """Echo the log-probabilities of prompts, too; the first token has none."""
         for ids, tokens in zip(prompts, scores, strict=True):
             decoder, offset, offsets = self.tokenizer.decoder(), 0, []
             for id in ids:
@@ -71,14 +71,14 @@ class CompletionFormat:
             self.prompts += [prompt] * samples
 
     def first_event(self, index: int) -> Json | None:
-        """What a stream sends before the first token of an answer."""
+        """The event that a stream sends before the first token of an answer."""
         if not (text := self.prefix(index)):
             return None
         logprobs = self.prompts[index] if self.prompts else None
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
     def choices(self, chunk: Chunk) -> list[str]:
-        """What a stream sends of a chunk, as JSON. Put together here: a general encoder takes much longer."""
+        """The JSON that a stream sends for a chunk. Assembled here, as a general encoder is slow."""
         if not chunk.text and chunk.finish_reason is None:
             return []
         logprobs, reason = "null", "null" if chunk.finish_reason is None else to_json(chunk.finish_reason)
@@ -88,7 +88,7 @@ class CompletionFormat:
         return [f'{{"index":{chunk.index},"text":{text},"logprobs":{logprobs},"finish_reason":{reason}}}']
 
     def logprobs(self, tokens: list[TokenOutput], index: int) -> CompletionLogprobs:
-        """Those of the next tokens of an answer."""
+        """The log-probabilities of the next tokens of an answer."""
         tokens = [token for token in tokens if self.prompts or not token.ends]
         decoder = self.decoders.setdefault(index, self.tokenizer.decoder())
         offset, offsets = self.offsets.get(index, len(self.prefix(index))), []
@@ -108,13 +108,13 @@ class CompletionFormat:
 
 
 class ChatFormat:
-    """Answers to /v1/chat/completions. With `tools`, what the model writes may be calls of them."""
+    """Answers to /v1/chat/completions. With `tools`, an answer may contain calls of them."""
 
     id_prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, tools: Tools | None = None):
         self.tokenizer, self.with_logprobs, self.tools = tokenizer, logprobs, tools
-        self.texts: dict[int, str] = {}  # with tools: what each answer has so far
+        self.texts: dict[int, str] = {}  # with tools: the text of each answer so far
         self.sent: dict[int, int] = {}  # letters of it that were sent as text
 
     def choice(self, answer: Chunk) -> Json:
@@ -153,7 +153,7 @@ class ChatFormat:
         return choices
 
     def split_chunk(self, chunk: Chunk, tools: Tools) -> tuple[str, list[Json]]:
-        """More of an answer's text, as far as it is no part of a call; at the end, its calls."""
+        """The new text of an answer that is not part of a call; at the end, its calls."""
         text = self.texts[chunk.index] = self.texts.get(chunk.index, "") + chunk.text
         sent, calls = self.sent.get(chunk.index, 0), list[Json]()
         if chunk.finish_reason is None:
@@ -187,7 +187,7 @@ def finite(logprob: float) -> float:
 
 
 def token_text(tokenizer: Tokenizer, id: int) -> tuple[str, list[int]]:
-    """A token as readable text, and its bytes; remembered, since a request may ask for very many."""
+    """A token as readable text, and its bytes; cached, since a request may ask for very many."""
     known = TOKEN_TEXTS.setdefault(tokenizer, {})
     if id not in known:
         (name,) = tokenizer.tokens([id])
@@ -201,7 +201,7 @@ def read_conversation(model: Model, messages: list[Message]) -> str | Conversati
     """The input of a chat model: messages for its template, or one text of all turns."""
     task = model.task
     if not task.converses:
-        message = "this model has no chat template and holds no conversations; use /v1/completions"
+        message = "this model has no chat template, so it cannot hold conversations; use /v1/completions"
         raise APIError(400, message, "model", "no_chat_template")
     turns = [read_turn(message, f"messages[{i}]") for i, message in enumerate(messages)]
     if task.takes_messages:
@@ -214,7 +214,7 @@ def read_conversation(model: Model, messages: list[Message]) -> str | Conversati
 
 
 def read_turn(message: Message, name: str) -> Json:
-    """A message as a chat template takes it: its content is one string."""
+    """A message for a chat template, whose content is one string."""
     content, calls = message.get("content"), message.get("tool_calls")
     if content is None and message["role"] != "assistant":
         raise APIError(400, f"{name}.content: give a text", "messages")

@@ -35,12 +35,12 @@ class Generation(Protocol):
     """The answers to a request. Answer j to prompt i has the index i * samples + j."""
 
     prompt_tokens: int
-    first_token: float | None  # time.perf_counter() at which it came
+    first_token: float | None  # time.perf_counter() of its arrival
 
     @property
     def completion_tokens(self) -> int: ...
     async def wait(self) -> None:
-        """Wait until there is something to read, and raise what fails until then."""
+        """Wait until there is something to read, and raise errors that occur until then."""
 
     def chunks(self) -> AsyncIterator[list[Chunk]]: ...
     def answers(self, chunks: list[Chunk], samples: int) -> list[list[ScoredText]]: ...
@@ -59,7 +59,7 @@ class OutputStream:
         self.finished = False
 
     def read(self, index: int, outputs: list[Output]) -> Chunk:
-        """All that has come since the last time. What was generated after a stop sequence is dropped."""
+        """Everything since the last call. Tokens after a stop sequence are dropped."""
         chunk, end = Chunk(index), outputs[-1]
         if isinstance(end, str | Exception):
             outputs = outputs[:-1]
@@ -104,13 +104,13 @@ class OutputStream:
 
 
 def as_api_error(error: Exception) -> APIError:
-    if isinstance(error, UserError):  # of the request, such as a grammar that takes too long
+    if isinstance(error, UserError):  # an error of the request, such as a grammar that takes too long
         return APIError(400, str(error))
     return engine_crashed() if isinstance(error, EngineError) else APIError(500, str(error))
 
 
 class EngineGeneration:
-    """Answers as they come from an engine. Call `close` unless all chunks are read."""
+    """Answers from an engine, while they are generated. Call `close` unless all chunks are read."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class EngineGeneration:
             self.first_token = time.perf_counter()
 
     async def chunks(self) -> AsyncIterator[list[Chunk]]:
-        """What has come since the last time, until all answers are complete."""
+        """Yield the output since the last time, until all answers are complete."""
         left = len(self.streams)
         while left:
             await self.wait_for_outputs()
@@ -192,7 +192,7 @@ class EngineGeneration:
             chunks = []
             for index, new in outputs.items():
                 stream = self.streams[index]
-                if not stream.finished:  # otherwise it was generated before the stop sequence was seen
+                if not stream.finished:  # otherwise it was generated before the stop sequence was found
                     chunks.append(stream.read(index, new))
                     if stream.finished:
                         left -= 1
@@ -264,7 +264,7 @@ def scored_text(answer: Answer) -> ScoredText:
 
 
 class EmptyGeneration:
-    """Answers of no tokens, to prompts that are only scored."""
+    """Answers without tokens, to prompts that are only scored."""
 
     completion_tokens = 0
     first_token: float | None = None
@@ -327,7 +327,7 @@ async def collect(generation: Generation, count: int, info: RequestInfo) -> list
 
 
 async def begin(generation: Generation, info: RequestInfo) -> None:
-    """Wait for the first token: what fails until then can still have an HTTP status of its own."""
+    """Wait for the first token: errors until then can still get their own HTTP status."""
     try:
         await generation.wait()
     except BaseException:
@@ -339,5 +339,5 @@ async def begin(generation: Generation, info: RequestInfo) -> None:
 
 def count_tokens(generation: Generation, info: RequestInfo) -> None:
     info.prompt_tokens, info.completion_tokens = generation.prompt_tokens, generation.completion_tokens
-    if generation.completion_tokens:  # otherwise what came first was an error
+    if generation.completion_tokens:  # otherwise an error came first
         info.first_token = generation.first_token

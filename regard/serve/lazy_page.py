@@ -33,7 +33,7 @@ class LazyPage:
             raise APIError(400, str(error)) from None
 
     async def wait_for_router(self) -> Router:
-        """Everybody waits for the same router, which is built even if those who asked for it leave."""
+        """All requests wait for the same router, which is built even if their clients leave."""
         if self.building is None or self.building.done():
             self.building = asyncio.create_task(self.build_router(), context=contextvars.Context())
         return await asyncio.shield(self.building)

@@ -13,7 +13,7 @@ from regard.serve.threads import ExclusiveThreads, call_in_loop
 
 
 class LineStream(Response):
-    """Objects as they come. If the work fails, the last one has the `error`."""
+    """JSON objects, line by line. If the work fails, the last one has the `error`."""
 
     media_type = "application/x-ndjson"
 
@@ -31,7 +31,7 @@ class LineStream(Response):
 
 
 async def stream_lines(threads: ExclusiveThreads, compute: Callable[[], Iterator[Json]]) -> Response:
-    """Stream what `compute` yields. What fails before the first item has an HTTP status of its own."""
+    """Stream the items of `compute`. Errors before the first item get their own HTTP status."""
     items = run_items(threads, compute)
     first = await anext(items, None)
 
@@ -48,7 +48,7 @@ async def stream_lines(threads: ExclusiveThreads, compute: Callable[[], Iterator
 
 
 async def run_items(threads: ExclusiveThreads, compute: Callable[[], Iterator[Json]]) -> AsyncIterator[Json]:
-    """What `compute` yields in a thread. Work whose request was cancelled ends before the next item."""
+    """Run `compute` in a thread. If the request was cancelled, it ends before the next item."""
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[Json | None]()
 
     def work() -> None:

@@ -1,6 +1,6 @@
-"""The page of a run that is being trained, in a process that the training starts and talks to over pipes.
+"""The page of a run that is being trained, in a process that the training starts and controls over pipes.
 
-`regard.training.live` starts it as `python -m regard.serve.live FOLDER [INPUT]`, and says what is sent.
+`regard.training.live` starts it as `python -m regard.serve.live FOLDER [INPUT]`, and defines the messages.
 """
 
 import json
@@ -35,13 +35,13 @@ from regard.serve.registry import ServerLimits
 from regard.serve.server import PORT, bind_socket, uvicorn_config
 from regard.viewer.session import Session
 
-NICE = 19  # training goes first, where both want the same core
+NICE = 19  # training has priority if both need the same core
 MAX_RATE = 100.0  # times the schedule's learning rate
 FIRST_FRAME = 600.0  # seconds that the page waits for the run's first frame
 
 
 class Training:
-    """The training that started this process: what it does, and how to ask it for something."""
+    """The training that started this process: its progress, and requests to it."""
 
     def __init__(self, send: Callable[[Json], None]):
         self.send = send
@@ -49,7 +49,7 @@ class Training:
         self.on_end: Callable[[], None] = lambda: None
 
     def follow(self, lines: IO[bytes]) -> None:
-        """Read what the training does until it ends."""
+        """Read the progress of the training until it ends."""
         for line in lines:
             self.state = json.loads(line)
             if self.state["ended"]:
@@ -74,7 +74,7 @@ class LiveRoutes(PageRoutes):
         return self.sessions.sessions.get(request.query_params.get("trace", ""), self.first)
 
     async def control(self, request: Request) -> Response:
-        """Pause the training, let it go on, or change its learning rate."""
+        """Pause or continue the training, or change its learning rate."""
         body = await self.read_object(request)
         pause, rate = body.get("pause"), body.get("rate")
         if self.training.state["ended"]:
@@ -110,7 +110,7 @@ def newest_model(folder: Path, training: Training, seconds: float = FIRST_FRAME)
 def live_app(
     folder: Path, input: str | None, training: Training, limits: ServerLimits | None = None
 ) -> ASGIApp:
-    """The application: the page as it is during training, and built anew when that ends."""
+    """The application: the page during training, which is built again when training ends."""
     limits = limits or ServerLimits()
 
     def build() -> Router:
@@ -130,7 +130,7 @@ def live_app(
 
 def main() -> None:
     folder, *rest = sys.argv[1:]
-    lines, sys.stdout = sys.stdout, sys.stderr  # whatever is printed is no message
+    lines, sys.stdout = sys.stdout, sys.stderr  # printed text must not mix with messages
     os.nice(NICE)
     torch.set_num_threads(1)
 

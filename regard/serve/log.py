@@ -1,4 +1,4 @@
-"""The log, written in a thread of its own: no request ever waits for a terminal, a pipe or a disk."""
+"""The log, written in a separate thread: no request ever waits for a terminal, a pipe or a disk."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-MAX_LINES = 4096  # that wait to be written; further ones are dropped and counted
+MAX_LINES = 4096  # lines that wait to be written; further ones are dropped and counted
 CLOSE_SECONDS = 1.0  # for the last lines
 
 
@@ -39,7 +39,7 @@ class LogWriter:
         try:
             self.lines.put(None, timeout=CLOSE_SECONDS)
         except queue.Full:
-            return  # nobody reads the pipe
+            return  # the pipe is not read
         self.thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
@@ -87,7 +87,7 @@ class LogHandler(logging.Handler):
 
 @contextmanager
 def log_in_background(pid: bool = False) -> Iterator[LogWriter]:
-    """Have all logs and warnings of this process written by a thread; with `pid`, they say which it is."""
+    """Have all logs and warnings of this process written by a thread; with `pid`, they contain its id."""
     writer, root = LogWriter(), logging.getLogger()
     handler = LogHandler(writer, pid)
     root.addHandler(handler)

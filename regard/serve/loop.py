@@ -1,7 +1,7 @@
-"""An event loop that notices floods of requests, and that threads which compute let catch up.
+"""An event loop that detects floods of requests, and for which computing threads wait when it is behind.
 
-They share the interpreter's lock. The loop's thread gives it up at every system call, and gets it back after
-a turn of each of the others: with many connections to serve, it would wait for most of the time.
+They share the interpreter's lock. The loop's thread releases it at every system call, and gets it back after
+each of the others had its turn: with many connections, it would wait for most of the time.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ LASTS = 0.1  # seconds that a flood counts, if no more come
 BEHIND = 0.001  # seconds of work without a rest after which the loop is behind
 MAX_PAUSE = 0.1  # seconds that threads wait for it
 TURN = 0.05  # seconds that they compute then, however busy it is
-NAP = 0.0005  # seconds between two looks at it
+NAP = 0.0005  # seconds between two checks
 
 
 class ServingLoop(asyncio.SelectorEventLoop):
@@ -26,16 +26,16 @@ class ServingLoop(asyncio.SelectorEventLoop):
         self.no_pause_until = 0.0
 
     def is_flooded(self) -> bool:
-        """Whether many requests have come at once a moment ago."""
+        """Return whether many requests have just come at once."""
         return time.monotonic() - self.watched.flooded_at < LASTS
 
     def is_behind(self) -> bool:
-        """Whether it has been at work for a while."""
+        """Return whether the loop has worked for a while without rest."""
         began = self.watched.busy_since
         return began is not None and time.monotonic() - began > BEHIND
 
     def let_catch_up(self) -> None:
-        """Called in a thread that computes: if the loop is behind, wait until it has done its work."""
+        """If the loop is behind, wait until it has caught up; called in a computing thread."""
         now = time.monotonic()
         if now < self.no_pause_until or not self.is_behind():
             return
@@ -48,7 +48,7 @@ class ServingLoop(asyncio.SelectorEventLoop):
 
 
 class WatchedSelector(selectors.DefaultSelector):
-    """Notes since when the loop has something to do, and when there was last much at once."""
+    """Records since when the loop has been busy, and the time of the last flood."""
 
     busy_since: float | None = None  # None: it waits for events
     flooded_at = -math.inf

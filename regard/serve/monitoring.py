@@ -24,7 +24,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass
 class RequestInfo:
-    """What is logged and counted for a request. Handlers fill in the model and its tokens."""
+    """The facts that are logged and counted for a request. Handlers fill in the model and its tokens."""
 
     id: str
     route: str = "other"
@@ -32,7 +32,7 @@ class RequestInfo:
     model: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    first_token: float | None = None  # time.perf_counter() at which it came
+    first_token: float | None = None  # time.perf_counter() of its arrival
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -51,7 +51,7 @@ class Metric:
 
 
 class Histogram:
-    """How many times, in seconds, fell into each bucket, for every value of a label."""
+    """The number of times (in seconds) in each bucket, for every value of a label."""
 
     def __init__(self, name: str, label: str, help: str):
         self.name, self.label, self.help = name, label, help
@@ -117,7 +117,7 @@ class Metrics:
 class MonitoringMiddleware:
     """Gives every request an id, counts it, and with a `log` writes a line of JSON to it.
 
-    `route_label` maps a path to a label, so that unknown paths make neither metrics nor lines of their own.
+    `route_label` maps a path to a label, so that unknown paths don't create labels.
     With `pid`, a line says which process answered.
     """
 

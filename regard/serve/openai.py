@@ -1,6 +1,6 @@
 """OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions and /v1/embeddings.
 
-An option that is not supported is refused by name, never ignored in silence.
+An unsupported option is refused by name, never silently ignored.
 """
 
 import base64
@@ -85,9 +85,7 @@ class OpenAIRoutes:
         prompts = as_batch(body["prompt"])
         top_logprobs, echo = body.get("logprobs"), body.get("echo") or False
         if echo and top_logprobs is not None and served.model.task.has_source:
-            raise APIError(
-                400, "echo: this model reads its prompt with an encoder, which scores none", "echo"
-            )
+            raise APIError(400, "echo: this model's encoder reads the prompt without predicting it", "echo")
         options = generation_options(served, body, len(prompts), await self.compile(served, body))
         format = CompletionFormat(served.output_tokenizer, top_logprobs is not None, echo)
         return await self.generate(request, body, served, prompts, options, top_logprobs, format)
@@ -118,7 +116,7 @@ class OpenAIRoutes:
     async def compile(
         self, served: ServedModel, body: GenerateFields, tools: Tools | None = None
     ) -> Grammar | None:
-        """The grammar of an answer, if it has one. It comes with a request and may take long: in a thread."""
+        """The grammar of an answer, if it has one. Compiled in a thread, since it may take long."""
         calls = tools is not None and tools.choice != "auto"
         if not calls and not has_format(body):
             return None
@@ -137,7 +135,7 @@ class OpenAIRoutes:
         return await self.registry.run_in_thread(work)
 
     def template_variables(self, request: Request, served: ServedModel, body: ChatRequest) -> Json:
-        """Variables of the model's own chat template; those that it does not use are ignored."""
+        """Variables of the model's own chat template; unused ones are ignored."""
         variables = body.get("chat_template_kwargs") or {}
         if reserved := RESERVED & variables.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
@@ -165,7 +163,7 @@ class OpenAIRoutes:
         top_logprobs: int | None,
         format: Format,
     ) -> Response:
-        """Generate answers to all prompts and send them, at once or as a stream."""
+        """Generate answers to all prompts, and send them at once or as a stream."""
         streams, info = bool(body.get("stream")), request.scope["request_info"]
         size = sum(map(prompt_size, prompts))
         encoded = await self.registry.encode(served, prompts, size)
@@ -275,7 +273,7 @@ def generation_options(
     served: ServedModel, body: GenerateFields, prompts: int, grammar: Grammar | None
 ) -> AnswerRequest:
     requested: Json = {name: body.get(name) for name in schema.SAMPLING} | {"grammar": grammar}
-    # no tokens at all are no options of a model: `EmptyGeneration` gives them
+    # 0 tokens are not an option of a model: see `EmptyGeneration`
     requested |= {"max_new_tokens": body.get("max_tokens") or None, "num_return_sequences": body.get("n")}
     requested["min_new_tokens"] = body.get("min_tokens")
     if body.get("ignore_eos"):
@@ -294,7 +292,7 @@ def generation_options(
 def check_blocking(
     served: ServedModel, prompts: Sequence[Prompt | Conversation], top_logprobs: int | None
 ) -> None:
-    """Refuse what works only with the engine."""
+    """Refuse options that work only with the engine."""
     if top_logprobs is not None:
         message = "logprobs: not available with beam search or texts in parts; give num_beams 1 or less text"
         raise APIError(400, message, "logprobs")
@@ -321,7 +319,7 @@ def count_logprobs(
 
 
 def first_events(format: Format, count: int) -> list[str]:
-    """What a stream sends before the first token of each answer, as JSON."""
+    """The JSON that a stream sends before the first token of each answer."""
     return [encode_parts(event) for index in range(count) if (event := format.first_event(index))]
 
 

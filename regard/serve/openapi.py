@@ -82,7 +82,7 @@ SCORED = response(
     {
         "text": STRING,
         "score": {"type": ["number", "null"]},  # a probability, of classes
-        "value": {"description": "What the text spells, where it is a number or has parts."},
+        "value": {"description": "The value of the text, if it is a number or has parts."},
         "finish_reason": enum("stop", "length"),
     },
     *("text", "score"),

@@ -1,4 +1,4 @@
-"""The page's routes: its files, traces of the model, and everything that the views ask for."""
+"""The page's routes: its files, traces of the model, and the data of its views."""
 
 import asyncio
 import contextvars
@@ -47,7 +47,7 @@ MAX_TENSOR_BYTES = 64 * 2**20  # of one response
 MAX_IDS = 500
 HEAVY = 2  # threads for work that takes much memory, a part of which each of them keeps
 INLINE = 4000  # bytes of JSON that are parsed in the event loop
-MAX_QUERY = 200  # letters of words whose neighbours are asked for
+MAX_QUERY = 200  # letters of a word whose neighbours are requested
 T = TypeVar("T")
 
 
@@ -62,7 +62,7 @@ class PageRoutes:
         step_timeout: float = ServerLimits.timeout,
         names: Sequence[str] | None = None,
     ):
-        assert first.manifest  # computed before anybody waits for it
+        assert first.manifest  # computed before it is needed
         self.names = list(names or map(model_name, (model, *compared_models)))  # of all models
         self.model, self.first, self.compared_models = model, first, compared_models
         self.sessions = SessionStore(first)
@@ -149,7 +149,7 @@ class PageRoutes:
         base = self.open_base(request)
         if not request.changes or base.outputs() is None:
             return base
-        self.sessions.add(base)  # which What if goes on with
+        self.sessions.add(base)  # What if continues with it
         key = base.id, json.dumps(request.changes, sort_keys=True)
         if (known := self.sessions.find(key)) is not None:
             return known
@@ -258,7 +258,7 @@ class PageRoutes:
         return await stream_lines(self.exclusive, events)
 
     def model_number(self, name: object) -> int | None:
-        """Which of the models to compare with has this name; None: the first of all."""
+        """The index of the model with this name among those to compare with; None: the page's first model."""
         if name is None:
             return None
         if name not in self.names:
@@ -301,7 +301,7 @@ class PageRoutes:
         changes = body.get("changes") or []
 
         def run() -> Json:
-            first_changes = changes[: MAX_CHANGES + 1]  # one more is refused with the right message
+            first_changes = changes[: MAX_CHANGES + 1]  # one more id is refused with the right message
             if body.get("lenient"):
                 tried = self.run_heavy(lambda: [try_change(session, one) for one in first_changes])
                 return session.whatif.changed_if_valid(tried, row)
@@ -328,7 +328,7 @@ class PageRoutes:
         return JSONResponse(self.describe_progress(self.session_or_first(request)))
 
     def describe_progress(self, session: Session) -> Json:
-        """What may change while the run is trained."""
+        """The facts that may change while the run is trained."""
         return session.progress()
 
     async def read_object(self, request: Request) -> Json:

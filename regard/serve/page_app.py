@@ -30,9 +30,8 @@ def build_routes(
     layers: list[int] | None = None,
     names: Sequence[str] | None = None,
 ) -> Router:
-    """The page of the first model, from which one can switch to the others or compare it with them. It has
-    modules of its own: traces don't disturb whoever else uses the models. Without an input, it shows an
-    example."""
+    """The page of the first model, which can switch to the others or compare them. It has its own
+    modules, so that traces don't disturb other users of the models. Without an input, it shows an example."""
     model, *compared_models = map(copy_modules, models)
     input = model.task.example_input() if input is None else input
     first = Session(model, input, answer, layers)
@@ -50,7 +49,7 @@ def page_app(
     """The application of `regard look`: the page of one model, for this machine only."""
     limits = limits or ServerLimits()
     models = (model, *compared_models)
-    copies = [copy_modules(each) for each in models]  # whose modules have no hooks, whatever hangs later
+    copies = [copy_modules(each) for each in models]  # its modules have no hooks, even if work hangs later
     for each in models:
         make_cancellable(each.model)
     page = LazyPage(
@@ -62,7 +61,7 @@ def page_app(
 
 
 def protect_page(page: LazyPage, limits: ServerLimits) -> ASGIApp:
-    """The application of a page: for requests of this machine and this page only, and not too many."""
+    """The application of a page: only for requests of this machine and this page, with a limit."""
     app = Starlette(exception_handlers={HTTPException: handle_error})
     app.router.default = page
     app.router.redirect_slashes = False

@@ -1,4 +1,4 @@
-"""What the page asks for: the body of a trace, and changes of What if."""
+"""Requests of the page: the body of a trace, and changes of What if."""
 
 from dataclasses import dataclass
 
@@ -22,9 +22,9 @@ class TraceRequest:
     file: object  # an image, or a recording
     checkpoint: int | None
     other: int | None  # one of the models to compare with
-    ids: list[int] | None  # what the model read, token by token, instead of an input
-    written: list[int] | None  # and what it wrote, where it reads a source
-    changes: list[Json]  # of What if; those that are not possible are left out
+    ids: list[int] | None  # the tokens that the model read, instead of an input
+    written: list[int] | None  # and that it wrote, if it reads a source
+    changes: list[Json]  # changes of What if; impossible ones are left out
 
     @classmethod
     def parse(cls, body: Json) -> "TraceRequest":
@@ -41,7 +41,7 @@ class TraceRequest:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the trace that the page opens with, if the input is the first one as well."""
+        """Return whether this is the trace that the page opens with, if the input is also the first one."""
         optional = (self.answer, self.layers, self.checkpoint, self.other, self.ids)
         return all(field is None for field in optional)
 
@@ -86,7 +86,7 @@ def parse_change(session: Session, change: Json) -> Json:
 
 
 def try_change(session: Session, change: Json) -> Json | str:
-    """The same, or what is wrong with the change."""
+    """Parse a change, or return the error in it."""
     try:
         return parse_change(session, change)
     except APIError as error:

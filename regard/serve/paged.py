@@ -1,4 +1,4 @@
-"""The batch of a model that writes on a GPU: its requests are texts of a `Runner`."""
+"""The batch of a model that generates on a GPU: its requests are texts of a `Runner`."""
 
 from collections.abc import Collection
 from typing import Any
@@ -10,7 +10,7 @@ from regard.serve.batch import Batch, GenerationRequest, TokenOutput, describe_e
 
 
 class PagedBatch(Batch):
-    """Requests join and leave at every step. A token comes one step after it was begun."""
+    """Requests join and leave at every step. A token arrives one step after it was begun."""
 
     def __init__(self, slots: int, runner: Runner | None, *args: Any):
         super().__init__(*args)
@@ -18,10 +18,10 @@ class PagedBatch(Batch):
         self.runner = runner
 
     def warm_up(self) -> None:
-        """Make the graphs of steps, so that no request waits for them."""
+        """Capture the graphs of steps, so that no request waits for them."""
         try:
             self._get_runner().warm_up()
-        except Exception as error:  # the first request tries again, and gets to know
+        except Exception as error:  # the first request tries again, and gets the error
             log.error("the engine could not be warmed up: %s", describe_error(error))
             self.runner = None
 
@@ -33,7 +33,7 @@ class PagedBatch(Batch):
         return self.runner
 
     def drop_running(self) -> list[GenerationRequest]:
-        """After a failed step, drop all requests that run, and start again with a new runner."""
+        """After a failed step, drop all running requests, and start again with a new runner."""
         self.runner, self.texts = None, {}
         return super().drop_running()
 

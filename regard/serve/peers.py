@@ -1,6 +1,6 @@
-"""What the processes of one server ask of each other: each listens at a socket of its own, for the others.
+"""Requests between the processes of one server: each listens at its own socket for the others.
 
-Any of them may get a request that concerns all, or the page, whose traces are in the memory of the first one.
+Any process may get a request that concerns all of them, or the page, whose traces are in the first one.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True)
 class Peers:
-    """The workers of a server: the number of this one, and the paths of everybody's sockets."""
+    """The workers of a server: the number of this one, and the paths of all sockets."""
 
     index: int
     paths: Sequence[str]
@@ -46,7 +46,7 @@ class Peers:
             writer.close()
 
     async def ask(self, index: int, path: str) -> tuple[int, str] | None:
-        """The status and the text of a worker's answer; None if it does not answer in time."""
+        """Return the status and the text of a worker's answer; None if it does not answer in time."""
         scope = {"method": "GET", "path": path, "query_string": b"", "headers": []}
         try:
             async with asyncio.timeout(PATIENCE), self.call(index, scope) as (reader, _):
@@ -72,7 +72,7 @@ def answer_peers(app: ASGIApp) -> Callable[[asyncio.StreamReader, asyncio.Stream
 
             async def receive() -> Message:
                 if not messages:
-                    await reader.read(1)  # nothing comes: the other worker has closed
+                    await reader.read(1)  # no data: the other worker has closed
                 return messages.pop() if messages else {"type": "http.disconnect"}
 
             async def send(message: Message) -> None:
@@ -98,8 +98,8 @@ def answer_peers(app: ASGIApp) -> Callable[[asyncio.StreamReader, asyncio.Stream
 
 
 class PeersMiddleware:
-    """Answers for all workers: passes the page's requests to the worker that has it, and asks everybody for
-    metrics and whether they are ready. `is_page` says for a method and a path whether it is the page's."""
+    """Answers for all workers: passes the page's requests to the worker that has it, and asks all workers
+    for metrics and readiness. `is_page` returns whether a method and a path belong to the page."""
 
     def __init__(self, app: ASGIApp, peers: Peers, is_page: Callable[[str, str], bool]):
         self.app, self.peers, self.is_page = app, peers, is_page
@@ -120,8 +120,8 @@ class PeersMiddleware:
         return PlainTextResponse(merge_metrics(texts), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def find_refusal(self) -> Response | None:
-        """What a worker answers that is not ready, if there is one. One that is being replaced is no reason:
-        the others answer meanwhile."""
+        """Return the answer of a worker that is not ready, if there is one. A worker that is being replaced
+        does not count: the others answer meanwhile."""
         refusals = [answer for answer in await self.peers.ask_all("/ready") if answer and answer[0] != 200]
         return PlainTextResponse(refusals[0][1], refusals[0][0]) if refusals else None
 

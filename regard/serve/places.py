@@ -1,4 +1,4 @@
-"""How many answers a model generates at once, unless the user says it."""
+"""The default number of answers that a model generates at once."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from regard.decode.blocks import attentions, find_decoder, is_causal
 from regard.decode.runner import ROWS
 from regard.decode.steps import MEMORY
 
-PLACES = 32  # on a CPU, where more of them are hardly faster together
+PLACES = 32  # on a CPU, where larger batches are hardly faster
 MAX_PLACES = ROWS[-1]  # of the largest step of a runner
 
 
 def places_for(model: nn.Module, device: torch.device) -> int:
-    """As many texts as the keys and values of the full context fit into a GPU's free memory.
+    """The number of texts whose keys and values, for the full context, fit into a GPU's free memory.
 
-    Where texts share pages, there are at least as many places as on a CPU: few texts are that long.
+    If texts share pages, there are at least as many places as on a CPU: few texts are that long.
     """
     if device.type != "cuda":
         return PLACES

@@ -13,8 +13,8 @@ to_json: Callable[[object], str] = json.JSONEncoder(ensure_ascii=False, separato
 
 
 def encode_parts(value: Any, depth: int = 5) -> str:
-    """The same as `to_json`, of large values part by part: other threads run in between, and the encoder
-    lets none run. The items of a response's lists of log-probabilities are five levels down."""
+    """Encode like `to_json`, but large values part by part: other threads can run in between, unlike during
+    one call of the encoder. The items of a response's lists of log-probabilities are five levels down."""
     if depth and isinstance(value, dict):
         fields = (f"{to_json(name)}:{encode_parts(item, depth - 1)}" for name, item in value.items())
         return f"{{{','.join(fields)}}}"
@@ -46,7 +46,7 @@ class StreamOptions(TypedDict, total=False):
 
 
 class GenerateFields(SamplingFields, total=False):
-    """What completions and chat have in common."""
+    """The fields that completions and chat share."""
 
     max_tokens: int | None
     n: int | None
@@ -158,7 +158,7 @@ class Embedding(TypedDict):
 class ScoredText(TypedDict):
     text: str
     score: float | None
-    value: NotRequired[Any]  # what the text spells, where it is a number or has parts
+    value: NotRequired[Any]  # the value of the text, if it is a number or has parts
     finish_reason: NotRequired[Literal["stop", "length"]]  # length: the answer is cut
 
 
@@ -166,4 +166,4 @@ class AskResponse(TypedDict):
     model: str
     output: str | list[str]
     answers: list[list[ScoredText]]
-    unread_tokens: NotRequired[int | list[int]]  # of the input or of each, where not all of it fits
+    unread_tokens: NotRequired[int | list[int]]  # of the input or of each one, if it does not fit

@@ -1,7 +1,7 @@
-"""Refuse requests for which there is no place by their headers alone: without h11, a task or their body.
+"""Refuse requests without a place by their headers alone: without h11, a task or their body.
 
-A full server is one that gets more requests than it can answer, so a refusal has to cost little. A request
-that is not plain takes the usual way, to the same refusal.
+A full server is one that gets more requests than it can answer, so a refusal has to cost little. Other
+than plain requests are parsed as usual, and get the same refusal.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from regard.serve.security import SecurityMiddleware, security_headers
 REQUEST_LINE = re.compile(rb"(POST) (/[\w./-]*) HTTP/1\.1\r\n")
 HEADERS = re.compile(rb"((?:[-!#$%&'*+.^_`|~0-9A-Za-z]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n)+)\r\n")
 LENGTH = re.compile(rb"[0-9]{1,9}")
-NOT_PLAIN = {b"expect", b"transfer-encoding", b"upgrade"}  # the body is not simply what follows
+NOT_PLAIN = {b"expect", b"transfer-encoding", b"upgrade"}  # the body does not simply follow
 
 
 class QuickRefusals:
@@ -32,8 +32,8 @@ class QuickRefusals:
         self.begun: Counter[str] = Counter()  # complete requests of each share whose tasks have not begun
 
     def refuse(self, data: bytes) -> tuple[Response, int] | None:
-        """Return the refusal of the request that begins with this data, and the bytes of its body that are
-        still to come; None if the application is to decide."""
+        """Return the refusal of the request that begins with this data, and the number of missing bytes of
+        its body; None if the application has to decide."""
         line = REQUEST_LINE.match(data)
         if line is None:
             return None

@@ -89,7 +89,7 @@ class ServedModel:
                 stop_ids=ends,
                 places=limits.places,
                 queue=limits.queue,
-                step_timeout=limits.timeout,  # nobody waits longer for an answer, so not for a step
+                step_timeout=limits.timeout,  # no answer may take longer, so no step either
                 hand_over=bridge.put,
                 pause=bridge.pause,
             )
@@ -114,7 +114,7 @@ class ServedModel:
 
     @property
     def sandboxed(self) -> bool:
-        """Whether a child process encodes prompts: the model's chat template, or its tokenizer."""
+        """Return whether a child process encodes prompts: the model's chat template, or its tokenizer."""
         task = self.model.task
         return task.template is not None or any(t.sandbox is not None for t in self.model.tokenizers)
 
@@ -164,7 +164,7 @@ class ServedModel:
 
 def check_length(tokens: int, limit: int, name: str) -> None:
     if tokens > limit:
-        # OpenAI's words: clients look for them
+        # OpenAI's wording: clients search for it
         message = (
             f"This model's maximum context length is {limit} tokens. However, your {name} resulted in "
             f"{tokens} tokens. Please reduce the length of the {name}."
@@ -205,7 +205,7 @@ class ModelRegistry:
         return self.models[name]
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Run long work in a thread. If the caller is cancelled, it ends before its next call of a module."""
+        """Run long work in a thread. If the caller is cancelled, the work ends before its next module."""
         return await self.long_work.run(work)
 
     async def run_sized(self, size: int, work: Callable[[], T]) -> T:
@@ -249,7 +249,7 @@ class ModelRegistry:
         return await (self.sandbox_work.run(work) if served.sandboxed else self.run_sized(size, work))
 
     def engines_full(self) -> bool:
-        """There are engines, and none would accept a request."""
+        """Return whether there are engines, but none would accept a request."""
         engines = [served.engine for served in self.models.values() if served.engine is not None]
         return bool(engines) and all(engine.full for engine in engines)
 
@@ -277,7 +277,7 @@ class ModelRegistry:
 
 
 def copy_modules(model: Model) -> Model:
-    """The same model and weights in modules of its own, so that hooks on them don't disturb the engine.
+    """Copy a model's modules, sharing the weights, so that hooks on them don't disturb the engine.
 
     Work with the copy can be cancelled.
     """

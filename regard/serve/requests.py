@@ -110,7 +110,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def check_text(value: object, name: str = "input") -> str:
-    """A string that is not too long and can be encoded."""
+    """Check that a string is not too long and can be encoded."""
     if not isinstance(value, str):
         raise APIError(400, f"{name}: give a text")
     if len(value) > MAX_TEXT:
@@ -139,7 +139,7 @@ def decode_file(model: Model, file: object) -> torch.Tensor:
 
 
 def body_int(body: dict[str, Any], name: str) -> int | None:
-    """A whole number of a body, if it is there."""
+    """A whole number in a body, if there is one."""
     value = body.get(name)
     if value is not None and not is_int(value):
         raise APIError(400, f"{name}: give a whole number")
@@ -151,7 +151,7 @@ def is_int(value: object) -> bool:
 
 
 def query_int(request: Request, name: str, low: int = 0) -> int | None:
-    """A whole number of the query string, if it is there."""
+    """A whole number in the query string, if there is one."""
     text = request.query_params.get(name)
     return None if text is None else _parse_int(text, name, low)
 

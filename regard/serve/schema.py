@@ -41,12 +41,12 @@ def array(items: Schema, max_items: int, min_items: int = 1) -> Schema:
 
 
 def enum(*values: object) -> Schema:
-    """For options that are not supported: the values that change nothing."""
+    """For unsupported options: the values that change nothing."""
     return {"enum": list(values)}
 
 
 def obj(fields: dict[str, Schema], *required: str) -> Schema:
-    """An object of these fields. Null stands for a field that is not set, whatever its name."""
+    """An object of these fields. Null stands for any field that is not set."""
     optional = nullable({name: field for name, field in fields.items() if name not in required})
     schema = {"type": "object", "properties": fields | optional, "additionalProperties": NULL}
     return schema | ({"required": list(required)} if required else {})
@@ -112,7 +112,7 @@ JSON_SCHEMA: Schema = {"anyOf": [OBJECT, GRAMMAR_TEXT]}
 
 
 def format_fields() -> dict[str, Schema]:
-    """The fields of a request that say what its answer has to match."""
+    """The fields of a request for the format of its answer."""
     by_schema = obj({"name": ANY, "description": ANY, "schema": OBJECT, "strict": BOOLEAN}, "schema")
     structured = {"json": JSON_SCHEMA, "regex": GRAMMAR_TEXT, "choice": CHOICES, "grammar": GRAMMAR_TEXT}
     return {
@@ -133,7 +133,7 @@ def format_fields() -> dict[str, Schema]:
 
 
 def generate_fields(max_tokens: int, min_tokens: int = 1) -> dict[str, Schema]:
-    """What completions and chat have in common."""
+    """The fields that completions and chat share."""
     return {
         "model": MODEL,
         **SAMPLING,
@@ -153,7 +153,7 @@ def generate_fields(max_tokens: int, min_tokens: int = 1) -> dict[str, Schema]:
         "min_tokens": integer(0, max_tokens),
         "ignore_eos": BOOLEAN,
         **format_fields(),
-        # vLLM's, only as they are anyway
+        # vLLM's, only with their default values
         "skip_special_tokens": enum(True),
         "include_stop_str_in_output": enum(False),
         "use_beam_search": enum(False),
@@ -182,7 +182,7 @@ def chat_request(max_tokens: int) -> Schema:
             "name": NAME,
             "tool_calls": array(call, MAX_TOOLS, 0),
             "tool_call_id": NAME,
-            # what clients send back of an answer, besides its text
+            # fields of an answer that clients send back, besides its text
             **dict.fromkeys(("refusal", "annotations", "reasoning", "reasoning_content"), ANY),
             **dict.fromkeys(("thinking_blocks", "provider_specific_fields", "id", "status"), ANY),
         },
@@ -242,7 +242,7 @@ def responses_request(max_tokens: int) -> Schema:
         "stream": BOOLEAN,
         "text": obj({"format": form, "verbosity": ANY}),
         "reasoning": obj({"effort": NAME, "summary": ANY, "generate_summary": ANY}),
-        # only as they are anyway
+        # only with their default values
         "background": enum(False),
         "top_logprobs": enum(0),
         "tools": array(ANY, 0, 0),
@@ -302,7 +302,7 @@ def check(value: object, schema: Schema, path: str = "") -> None:
     if isinstance(value, dict) and "propertyNames" in schema:
         for name, item in value.items():
             if not re.fullmatch(schema["propertyNames"]["pattern"], name):
-                raise APIError(400, f"{path}: {name[:50]!r} is no key of it", path)
+                raise APIError(400, f"{path}: {name[:50]!r} is not one of its keys", path)
             check(item, schema["additionalProperties"], f"{path}.{name}")
     if isinstance(value, list):
         items = schema.get("items", ANY)
@@ -327,7 +327,7 @@ def _check_fields(value: dict[str, Any], schema: Schema, prefix: str) -> None:
 
 
 def matches(value: object, schema: Schema) -> bool:
-    """Whether the type and limits match. Of a list, only the first item is looked at, to tell its kind."""
+    """Return whether the type and limits match. Of a list, only the first item is checked."""
     if "anyOf" in schema:
         return any(matches(value, option) for option in schema["anyOf"])
     if "enum" in schema:
@@ -342,7 +342,7 @@ def matches(value: object, schema: Schema) -> bool:
         case "number":
             if type(value) is not int and type(value) is not float:
                 return False
-            return schema["minimum"] <= value <= schema["maximum"]  # not so for NaN and infinity
+            return schema["minimum"] <= value <= schema["maximum"]  # false for NaN and infinity
         case "string":
             low, high = schema.get("minLength", 0), schema.get("maxLength", math.inf)
             return isinstance(value, str) and low <= len(value) <= high and is_unicode(value)
@@ -365,7 +365,7 @@ def is_unicode(text: str) -> bool:
 
 
 def describe(schema: Schema) -> str:
-    """What a schema accepts, for error messages."""
+    """Describe the values that a schema accepts, for error messages."""
     if "anyOf" in schema:
         return ", or ".join(describe(option) for option in schema["anyOf"] if option.get("type") != "null")
     if "enum" in schema:

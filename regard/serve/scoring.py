@@ -17,8 +17,8 @@ MAX_LOGITS = 2**25  # that are computed at once
 
 @torch.inference_mode()
 def score_prompts(model: CausalLM, prompts: Sequence[Sequence[int]], top: int) -> list[list[TokenOutput]]:
-    """All tokens of each prompt but the first, each with its log-probability after those before it, and the
-    `top` likeliest tokens there. The model is causal: padding on the right changes nothing."""
+    """All tokens of each prompt except the first, with their log-probabilities after the tokens before, and
+    the `top` most likely tokens at each place. The model is causal: padding on the right changes nothing."""
     device = next(model.parameters()).device
     scores: list[list[TokenOutput]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))

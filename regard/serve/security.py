@@ -1,7 +1,7 @@
 """Who may use the server: allowed hosts, same-origin pages, and the API key.
 
-A request is refused before its body is read if it names a host that is not ours (DNS rebinding), comes from
-another website, or lacks the key. Every response gets the security headers.
+A request is refused before its body is read if it names a foreign host (DNS rebinding), comes from another
+website, or lacks the key. Every response gets the security headers.
 """
 
 import base64
@@ -32,14 +32,14 @@ PAGE_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-DATA_HEADERS = ("X-Content-Type-Options", "Cache-Control")  # those that JSON needs
+DATA_HEADERS = ("X-Content-Type-Options", "Cache-Control")  # the characters that JSON needs
 RAW_PAGE_HEADERS = [(name.lower().encode(), value.encode()) for name, value in PAGE_HEADERS.items()]
 RAW_DATA_HEADERS = [(name.lower().encode(), PAGE_HEADERS[name].encode()) for name in DATA_HEADERS]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityConfig:
-    """Which requests are answered."""
+    """The rules for the requests that are answered."""
 
     host: str = "127.0.0.1"  # the address to listen at
     names: Collection[str] = ()  # further host names, for example those of a proxy
@@ -56,7 +56,8 @@ class SecurityConfig:
             )
 
     def allows_host(self, host: str) -> bool:
-        """IP addresses are always ours if we listen at all of them: DNS can redirect only names."""
+        """Return whether a host name is accepted. If the server listens at all addresses, every IP address
+        is: DNS can redirect only names."""
         if host in LOCAL_HOSTS or host == self.host or host in self.names:
             return True
         try:
@@ -68,7 +69,7 @@ class SecurityConfig:
     def allows_key(self, authorization: str) -> bool:
         """Accept the key as a bearer token, or as the password that a browser asks for."""
         scheme, _, text = authorization.partition(" ")
-        credentials = text.strip().encode("latin-1")  # Starlette decodes headers so
+        credentials = text.strip().encode("latin-1")  # as Starlette decodes headers
         if scheme.lower() == "basic":
             try:
                 credentials = base64.b64decode(credentials, validate=True).partition(b":")[2]
@@ -80,7 +81,7 @@ class SecurityConfig:
 
     @cached_property
     def encoded_keys(self) -> list[bytes]:
-        """The key as clients may send it: they differ in how they encode letters beyond ASCII."""
+        """The key in the encodings of clients, which differ in letters beyond ASCII."""
         key = self.key or ""
         return [key.encode(), key.encode("latin-1")] if max(key) < "\u0100" else [key.encode()]
 
@@ -125,7 +126,7 @@ class SecurityMiddleware:
 
 
 def security_headers(path: str) -> list[tuple[bytes, bytes]]:
-    """The headers that the response to every request to this path has."""
+    """The headers of all responses for this path."""
     return RAW_DATA_HEADERS if path.startswith("/v1/") else RAW_PAGE_HEADERS
 
 

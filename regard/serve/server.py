@@ -31,17 +31,17 @@ from regard.serve.security import SecurityConfig
 from regard.viewer.session import Session
 
 PORT = 7447  # the default; another is taken if it is in use
-BACKLOG = 2048  # connections that the system keeps until they are accepted
-SEND_BUFFER = 2**18  # bytes of a response that the system keeps for a client that has not read them yet
-MAX_FILES = 8192  # open files that are asked for; few systems allow less, but many begin with 1024
-RESERVED_FILES = 64  # those that are no connections
-KEPT_SECONDS = 5.0  # for a connection to one of several workers: its next may go to one that has less to do
+BACKLOG = 2048  # connections that the system queues until they are accepted
+SEND_BUFFER = 2**18  # bytes of a response that the system buffers for a slow client
+MAX_FILES = 8192  # open files that are requested; few systems allow less, but many begin with 1024
+RESERVED_FILES = 64  # files other than connections
+KEPT_SECONDS = 5.0  # for a connection to one of several workers: the next one may go to a less busy worker
 DRAIN = 10  # seconds beyond the timeout of an answer, after which a server that got a signal is ended
 SWITCH_INTERVAL = 0.0002  # seconds until the event loop's thread and the engines' threads take turns
 
 
 def bind_socket(port: int, host: str = "127.0.0.1", exact: bool = False) -> socket.socket:
-    """A socket that listens at an address of this machine; unless `exact`, another port will do."""
+    """A socket that listens at an address of this machine; unless `exact`, another port may be taken."""
     if not 0 <= port < 2**16:
         raise UserError(f"--port {port}: give a number from 0 to 65535")
     for number in (port,) if exact else (port, 0):
@@ -89,7 +89,7 @@ def uvicorn_config(app: ASGIApp, limits: ConnectionLimits | None = None, **optio
 
 
 def allow_connections(wanted: int) -> ConnectionLimits:
-    """Have the system allow as many open files as connections need; if it does not, limit the connections."""
+    """Raise the system's limit of open files for the connections; if that fails, limit these."""
     try:
         import resource
     except ImportError:  # not Unix: no such limit
@@ -137,7 +137,7 @@ def serve_page(
     server = uvicorn.Server(uvicorn_config(app, limits, timeout_graceful_shutdown=DRAIN))
     print(url, flush=True)
     print("Ctrl-C ends it", file=sys.stderr)
-    open_browser(url)  # it can connect already, even if it is answered a moment later
+    open_browser(url)  # clients can already connect, even if the answer takes a moment
     with log_in_background():
         server.run([listener])
 
@@ -162,7 +162,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def listen(security: SecurityConfig, port: int | None) -> tuple[socket.socket, SecurityConfig]:
-    """A socket at the server's address, which becomes one of the names that it answers to."""
+    """A socket at the server's address, which becomes one of its accepted host names."""
     listener = bind_socket(PORT if port is None else port, security.host, port is not None)
     return listener, replace(security, names={*security.names, listener.getsockname()[0]})
 
@@ -180,13 +180,13 @@ def serve_models(
     port: int | None = None,
     log: bool = False,
 ) -> None:
-    """Serve models by name until a signal comes. The first lets running answers finish, a second does not."""
+    """Serve models by name until a signal comes. The first lets running answers finish."""
 
     listener, security = listen(security, port)
     with open_server(models, security, limits, log) as config:
         server = DrainingServer(config, limits.timeout + DRAIN)
         print_address(listener)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup sets
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup
             signal.signal(signal.SIGHUP, server.handle_exit)  # uvicorn handles the others
         server.run([listener])
 
@@ -214,11 +214,11 @@ def open_server(
             timeout_graceful_shutdown=math.ceil(limits.timeout) + DRAIN - 2,
         )
         gc.collect()
-        gc.freeze()  # what exists by now stays: scanning it again and again would pause the server
+        gc.freeze()  # objects that exist by now stay: scanning them again and again would pause the server
         try:
             yield config
         finally:
-            registry.close(finish=False)  # what could be finished is finished
+            registry.close(finish=False)  # everything that could be finished is finished
 
 
 def start_timer(seconds: float, function: Callable[[], object]) -> None:
@@ -228,7 +228,7 @@ def start_timer(seconds: float, function: Callable[[], object]) -> None:
 
 
 def end_process(sig: int, seconds: float) -> None:
-    """End the process whatever its threads do."""
-    start_timer(1.0, lambda: os._exit(128 + sig))  # if nobody reads standard error, writing blocks
+    """End the process, even if its threads hang."""
+    start_timer(1.0, lambda: os._exit(128 + sig))  # if standard error is not read, writing blocks
     print(f"not shut down within {seconds:g} s of the signal; ended", file=sys.stderr, flush=True)
     os._exit(128 + sig)

@@ -7,7 +7,7 @@ from regard.serve.errors import APIError
 from regard.viewer.session import Session
 
 MAX_SESSIONS = 4  # traces that stay in memory
-MAX_SESSION_BYTES = 2**32  # of all of them; the latest stays anyway
+MAX_SESSION_BYTES = 2**32  # of all of them; the latest always stays
 
 
 class SessionStore:

@@ -1,4 +1,4 @@
-"""What an answer has to match: OpenAI's `response_format`, and vLLM's names for the same."""
+"""The format of an answer: OpenAI's `response_format`, and vLLM's names for the same."""
 
 import json
 import re
@@ -14,12 +14,12 @@ FIELDS = tuple(format_fields())
 
 
 def has_format(body: Mapping[str, Any]) -> bool:
-    """Whether a request says what its answer has to match."""
+    """Return whether a request asks for a format of its answer."""
     return any(body.get(name) is not None for name in FIELDS)
 
 
 def read_format(body: Mapping[str, Any]) -> Source | None:
-    """What the answer has to match, if the request says so; once, not twice."""
+    """Read the format of the answer, if the request asks for one; it may do so only once."""
     sources: dict[str, Source] = {}
     if format := body.get("response_format"):
         if format["type"] == "json_object":

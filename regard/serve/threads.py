@@ -15,18 +15,18 @@ from regard.cancel import CancellableLock, Cancelled, cancelled_by, paused_by
 from regard.serve.batch import Outputs, deliver_outputs
 from regard.serve.loop import ServingLoop
 
-WATCH_INTERVAL = 1.0  # seconds between two looks at work that could hang
+WATCH_INTERVAL = 1.0  # seconds between two checks of work that may hang
 T = TypeVar("T")
-MIN_REST = 0.0005  # seconds of work after which the event loop rests: its timers are hardly more precise
+MIN_REST = 0.0005  # seconds of work after which the event loop rests: its timers are not more precise
 MAX_REST = 0.02  # seconds that outputs wait at most while it rests
 log = logging.getLogger(__name__)
 
 
 class WorkerThreads:
-    """Runs blocking work in daemon threads, up to `places` at once; more work waits for its turn.
+    """Runs blocking work in daemon threads, up to `places` at once; further work waits.
 
-    When the caller is cancelled, so is the work. Its place is free when it has ended, so that never more
-    threads compute. If it has not ended `patience` seconds later, it hangs, and its place is free anyway.
+    When the caller is cancelled, so is the work. Its place is free when it has ended, so that no more
+    threads compute. Work that has not ended `patience` seconds later hangs, and its place is freed.
     """
 
     def __init__(self, places: int, patience: float):
@@ -34,7 +34,7 @@ class WorkerThreads:
         self.running = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of the work. Work that is cancelled before its turn never runs."""
+        """Return the result of the work. Work that is cancelled before its turn never runs."""
         await self.places.acquire()
         self.running += 1
         loop, cancelled, held = asyncio.get_running_loop(), threading.Event(), True
@@ -48,7 +48,7 @@ class WorkerThreads:
 
         def give_up() -> None:
             if held:
-                log.error("cancelled work has not ended after %g s; another thread goes on", self.patience)
+                log.error("cancelled work still runs after %g s; another thread takes over", self.patience)
                 release()
 
         def compute() -> T:
@@ -76,8 +76,8 @@ class WorkHangs(Exception):
 class ExclusiveThreads:
     """Runs blocking work in daemon threads, one at a time.
 
-    Work that calls no module for `limit` seconds hangs. Then it is given up, and so is all that waits for it:
-    each raises WorkHangs, and the hung thread may keep what it uses. Go on with another of these objects.
+    Work that calls no module for `limit` seconds hangs. Then it and all waiting work are
+    given up: each raises WorkHangs, and the hung thread may keep its resources. Use a new object afterwards.
     """
 
     def __init__(self, limit: float):
@@ -92,7 +92,7 @@ class ExclusiveThreads:
         try:
             while not (await asyncio.wait([result], timeout=WATCH_INTERVAL))[0]:
                 if not self.lock.given_up and self.lock.idle > self.limit:
-                    log.error("work hangs, it has called no module for %g s; it is given up", self.limit)
+                    log.error("work hangs: it has called no module for %g s, and is given up", self.limit)
                     self.lock.give_up()
                 if self.lock.given_up:
                     raise WorkHangs
@@ -102,7 +102,7 @@ class ExclusiveThreads:
                 raise WorkHangs from None
             raise
         finally:
-            result.cancel()  # nobody reads it any more
+            result.cancel()  # its result is not needed any more
 
 
 def start_thread(work: Callable[[], T]) -> Future[T]:
@@ -130,7 +130,7 @@ def let_catch_up(loop: asyncio.AbstractEventLoop | None) -> None:
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> bool:
-    """Have the event loop call a function. Return False if it is closed: then nobody waits any more."""
+    """Let the event loop call a function. Return False if it is closed: then nothing waits any more."""
     try:
         loop.call_soon_threadsafe(function)
     except RuntimeError:
@@ -139,11 +139,11 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) 
 
 
 class ThreadBridge:
-    """Passes outputs of engine threads to the event loop, all that have gathered in one call.
+    """Passes outputs of engine threads to the event loop; collected outputs are passed in one call.
 
-    What receives them works on them right after that call. The next ones are delivered at once, unless that
-    work took long and they come before as much time has passed again: then the loop is behind, and they
-    gather until then, so that the engines and other requests have their turn.
+    The receivers work on them right after that call. The next outputs are delivered at once, unless that work
+    took long and they come before as much time has passed again: then the loop is behind, and they are
+    collected until then, so that the engines and other requests have their turn.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class ThreadBridge:
             self.loop, self.scheduled, self.delivering = loop, False, False
 
     def put(self, outputs: Outputs) -> None:
-        """Called in an engine's thread: have the event loop deliver outputs."""
+        """Let the event loop deliver outputs; called in an engine's thread."""
         self.batches.append(outputs)
         if not self.scheduled and self.loop is not None:
             self.scheduled = True
@@ -168,7 +168,7 @@ class ThreadBridge:
                 self.batches.clear()
 
     def pause(self) -> None:
-        """Let the event loop catch up on all but outputs. Called in an engine's thread before a step."""
+        """Let the event loop catch up, except on outputs; called in an engine's thread before a step."""
         if not self.delivering:
             let_catch_up(self.loop)
 
@@ -183,7 +183,7 @@ class ThreadBridge:
         self.loop.call_soon(self.rest)  # after all that wait for these outputs
 
     def rest(self) -> None:
-        """Note how long the outputs took. Those that came meanwhile are delivered after as much time."""
+        """Record the time that outputs took. Outputs that came meanwhile are delivered after as much time."""
         assert self.loop is not None
         worked, self.delivering = time.thread_time() - self.began, False
         if isinstance(self.loop, ServingLoop):

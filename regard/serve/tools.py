@@ -1,4 +1,4 @@
-"""Tools of a chat: given to the model's chat template, and read from what the model writes."""
+"""Tools of a chat: passed to the model's chat template, and read from the model's answer."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from regard.text.chat_template import Template
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How a model writes a call: JSON with a name and `arguments`, between two texts."""
+    """The format of a call: JSON with a name and `arguments`, between two texts."""
 
     begin: str = ""
     end: str = ""
@@ -43,7 +43,7 @@ def find_format(template: Template) -> CallFormat | None:
 
 
 class Tools:
-    """The tools of a request, and how this model calls them."""
+    """The tools of a request, and the model's format of calls."""
 
     def __init__(self, functions: Sequence[Json], choice: str | Json, parallel: bool, template: Template):
         self.names = [function["name"] for function in functions]
@@ -59,7 +59,7 @@ class Tools:
         self.format = format or CallFormat()
 
     def grammar(self) -> Source | None:
-        """What the answer has to match where a call is required."""
+        """The grammar of the answer if a call is required."""
         if self.choice == "auto":
             return None
         functions = self.functions
@@ -76,7 +76,7 @@ class Tools:
             head = f'{{"name": {json.dumps(function["name"])}, "{self.format.arguments}": '
             parameters = function.get("parameters") or {"type": "object", "additionalProperties": False}
             schema = limit_numbers(parameters) | {"x-guidance": JSON_OPTIONS}
-            # a schema of its own, so that its references begin at its own root
+            # a separate schema, so that its references begin at its own root
             rules += [
                 f'call{i}: {quote(head)} arguments{i} "}}"',
                 f"arguments{i}: %json {json.dumps(schema)}",
@@ -84,7 +84,7 @@ class Tools:
         return "lark", "\n".join(rules)
 
     def text_length(self, text: str) -> int:
-        """How much of what was written so far is text, and surely no part of a call."""
+        """The length of the written text that is certainly not part of a call."""
         if marker := self.format.begin.strip():
             at = text.find(marker)
             if at >= 0:
@@ -94,7 +94,7 @@ class Tools:
         return 0 if text.lstrip()[:1] in ("", "{") else len(text)
 
     def split(self, text: str) -> tuple[str, list[Json]]:
-        """The text of an answer and its calls, in OpenAI's format; what is no valid call stays text."""
+        """The text of an answer and its calls, in OpenAI's format; an invalid call stays text."""
         begin = self.text_length(text)
         calls, rest = [], text[begin:]
         marker, end = self.format.begin.strip(), self.format.end.strip()
@@ -130,7 +130,7 @@ def quote(text: str) -> str:
 
 
 def read_tools(task: Task, body: Json) -> Tools | None:
-    """The tools of a request; None if it has none, or wants none to be called."""
+    """The tools of a request; None if it has none, or disables them."""
     functions, choice = [tool["function"] for tool in body.get("tools") or ()], body.get("tool_choice")
     if not functions:
         if choice not in (None, "none", "auto"):
@@ -147,7 +147,7 @@ def read_tools(task: Task, body: Json) -> Tools | None:
 
 
 def template_call(call: Json) -> Json:
-    """A call of an earlier answer as chat templates take it: with its arguments as an object."""
+    """A call of an earlier answer for chat templates: with its arguments as an object."""
     function = dict(call["function"])
     try:
         arguments = json.loads(function["arguments"])

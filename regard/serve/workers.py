@@ -49,15 +49,15 @@ STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 PING = 1.0  # seconds for a worker to answer its parent
 MAX_MISSED = 30  # pings in a row without an answer, after which a worker counts as hung
 FORK_SECONDS = 60.0  # for a fork to be ready; a new process may take longer, as long as it loads a model
-MAX_FAILURES = 5  # workers in a row at one place that end before they are ready, once all have been
-STARTING = 0.05  # seconds between two looks at workers that start
-PARENT_DEAD = 1.0  # seconds between two looks whether the parent lives
-ACCEPTED = 1  # connections that a worker accepts at a time, so that those that come at once are shared
+MAX_FAILURES = 5  # workers in a row at one place that end before they are ready, after all were ready once
+STARTING = 0.05  # seconds between two checks of starting workers
+PARENT_DEAD = 1.0  # seconds between two checks that the parent is alive
+ACCEPTED = 1  # connections that a worker accepts at a time, so that simultaneous ones are shared
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What every worker serves."""
+    """The settings of every worker."""
 
     folders: dict[str, str]  # of models, by name
     dtype: str
@@ -67,14 +67,14 @@ class WorkerSetup:
     count: int
     paths: tuple[str, ...] = ()  # of the sockets for requests of other workers
     models: dict[str, Model] | None = None  # None: each worker loads its own
-    adapter: str | None = None  # of the model, if there is one only
+    adapter: str | None = None  # of the model, if there is only one
 
     def load(self, device: str | None = None) -> dict[str, Model]:
         return {name: load(folder, device, self.dtype, self.adapter) for name, folder in self.folders.items()}
 
     @property
     def worker_limits(self) -> ServerLimits:
-        """Those of one worker: memory and the page's places are shared, places of the API are its own."""
+        """The limits of one worker: its share of the memory and the page's places, and its own API places."""
         limits, n = self.limits, self.count
         return replace(
             limits,
@@ -145,7 +145,7 @@ class Worker(Process):
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def is_alive(self, timeout: float = PING) -> bool:
-        """Whether it runs, and answers or is still starting."""
+        """Return whether it runs, and answers or is still starting."""
         if not self.process.is_alive():
             return False
         if not self.is_started:
@@ -220,7 +220,7 @@ class WorkerManager(Multiprocess):
         before = {sig: signal.getsignal(sig) for sig in SIGNALS}
         super().__init__(uvicorn.Config("", workers=setup.count, log_config=None), [listener])
         for sig, handler in before.items():
-            stops = sig in STOPPING and handler is not signal.SIG_IGN  # which nohup sets
+            stops = sig in STOPPING and handler is not signal.SIG_IGN  # set by nohup
             signal.signal(sig, self.note_signal if stops else handler)
 
     def note_signal(self, sig: int, frame: FrameType | None) -> None:
@@ -252,7 +252,7 @@ class WorkerManager(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         for index, worker in enumerate(self.processes):
-            if self.status or worker.is_alive():  # after a signal, nobody is replaced
+            if self.status or worker.is_alive():  # after a signal, no worker is replaced
                 continue
             worker.kill()  # if it hangs
             worker.join()
@@ -268,7 +268,7 @@ class WorkerManager(Multiprocess):
             self.processes[index] = self.start_worker(index)
 
     def terminate_all(self) -> None:
-        self.listener.close()  # connections are refused from now on, instead of waiting for nobody
+        self.listener.close()  # connections are refused from now on, instead of waiting in vain
         start_timer(self.setup.limits.timeout + DRAIN + 2, self.kill_all)
         super().terminate_all()
 

@@ -1,6 +1,6 @@
 """Tasks: what a model is trained for, and how it is asked. A recipe names one.
 
-Each is imported when it is first needed: to ask a model takes no others than its own.
+A task is imported at its first use: asking a model imports only its own task.
 """
 
 from collections.abc import Iterator, Mapping

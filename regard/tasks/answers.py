@@ -1,4 +1,4 @@
-"""From tokens to answers, for every task that writes."""
+"""Turn tokens into answers, for every task that writes."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -23,12 +23,12 @@ class Answer:
     score: float | None = None  # beam search's: log-probability / length ** length_penalty
     value: Any = field(
         default=None, compare=False
-    )  # numbers, lists and objects that the text shows; None: the text is all
+    )  # the value that the text shows: a number, a list or an object; None: only the text
 
 
 @dataclass(frozen=True)
 class Generated:
-    """An answer as tokens."""
+    """The tokens of an answer."""
 
     tokens: list[int]
     score: float | None = None  # as an answer's
@@ -90,7 +90,7 @@ def generate_tokens(
     samples: int,
     sources: Sequence[Source] | None = None,
 ) -> list[list[Generated]]:
-    """`samples` continuations of each prompt: drawn, or the most likely ones by beam search."""
+    """Generate `samples` continuations of each prompt: sampled, or the most likely ones by beam search."""
     if sampling.num_beams > 1:
         hypotheses = search_beams(model, prompts, sampling, end, samples, sources)
         return [[Generated(h.tokens, h.score) for h in several] for several in hypotheses]
@@ -141,7 +141,7 @@ def decode_hypotheses(
     stop: Sequence[str],
     before: Sequence[int] = (),
 ) -> list[list[Answer]]:
-    """The results of beam search as text up to the first stop; `before` stands before it."""
+    """Decode the results of beam search up to the first stop; `before` are the tokens before them."""
 
     def answer(hypothesis: Hypothesis) -> Answer:
         stopper = Stopper(stop)

@@ -1,4 +1,4 @@
-"""What every task's batches have in common."""
+"""Parts that the batches of all tasks share."""
 
 import hashlib
 import math
@@ -21,12 +21,12 @@ ExamplesT = TypeVar("ExamplesT")
 
 
 class Samples(Protocol):
-    """What a step reads; it depends on seed and step alone."""
+    """The rows of each step, which depend only on the seed and the step."""
 
     @property
     def notes(self) -> Sequence[str]: ...
     @property
-    def steps_per_epoch(self) -> float: ...  # how many read all of the data once
+    def steps_per_epoch(self) -> float: ...  # the number of steps that read all data once
     def rows(self, step: int) -> np.ndarray: ...
 
 
@@ -36,18 +36,18 @@ def targets(batch: Batch) -> int:
 
 
 def count_pair(batch: Batch) -> dict[str, float]:
-    """The tokens of the targets, and those of sources and targets: of a source, its mask, and a target."""
+    """Count the tokens of the target, and of source and target together."""
     target = targets(batch)
     return {"target_tokens": target, "tokens": target + int(batch[1].sum())}
 
 
 def idle(batch: Batch) -> Batch:
-    """The batch with no target that counts: for a process that has no row of a step, and must keep time."""
+    """Return the batch without targets that count, for a process that takes part in a step without data."""
     return *batch[:-1], torch.full_like(batch[-1], IGNORED)
 
 
 def per_token(loss: float, count: int, bytes: int) -> dict[str, float]:
-    """Metrics of a summed loss over `count` predictions of so many bytes of text."""
+    """Metrics from a summed loss over `count` predictions, which stand for this many bytes of text."""
     mean = loss / max(1, count)
     return {
         "loss": mean,
@@ -57,7 +57,7 @@ def per_token(loss: float, count: int, bytes: int) -> dict[str, float]:
 
 
 def fingerprint(arrays: Iterable[np.ndarray]) -> str:
-    """SHA-256 of the arrays' contents, by which a resumed run knows its data."""
+    """SHA-256 of the arrays' contents, by which a resumed run recognises its data."""
     sha = hashlib.sha256()
     for array in arrays:
         sha.update(np.ascontiguousarray(array).tobytes())
@@ -75,13 +75,13 @@ def encode_held_out(
 
 
 def ragged(rows: Sequence[Sequence[Any] | np.ndarray], dtype: np.typing.DTypeLike = np.int64) -> Ragged:
-    """Rows of different lengths as one array."""
+    """Store rows of different lengths as one array."""
     flat = np.concatenate([np.array([], dtype), *(np.asarray(row, dtype) for row in rows)])
     return Ragged(flat, np.array([len(row) for row in rows], dtype=np.int64))
 
 
 def pad_rows(side: Ragged, rows: np.ndarray, value: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows on top of each other (B, T), padded with `value`, and their attention mask."""
+    """Stack rows to (B, T), padded with `value`; return them and their attention mask."""
     n = side.lengths[rows][:, None]
     i = np.arange(n.max())
     attention_mask = i < n
@@ -91,25 +91,25 @@ def pad_rows(side: Ragged, rows: np.ndarray, value: int = 0) -> tuple[np.ndarray
 
 
 def segments_from(seconds: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
-    """1 from where the second text of a row begins, else 0: (B, T)."""
+    """Segments (B, T): 1 from where the second text of a row begins, else 0."""
     positions = np.arange(attention_mask.shape[1])
     return ((positions >= seconds[:, None]) & attention_mask).astype(np.int64)
 
 
 def row_places(rows: np.ndarray, count: int) -> np.ndarray:
-    """The number of each row, and of how many rows: (B, 2), for `at_places`."""
+    """The index of each row and the number of all rows, (B, 2), for `at_places`."""
     return np.stack([rows, np.full_like(rows, count)], axis=1)
 
 
 def at_places(values: Tensor, places: Tensor) -> Tensor:
-    """The values (B,) where their rows are, else 0: summed over all batches, they are those of all rows."""
+    """Put the values (B,) at the places of their rows, 0 elsewhere: the sum over all batches has all rows."""
     all_rows = values.new_zeros(int(places[0, 1]), dtype=torch.float64)
     all_rows[places[:, 0]] = values.double()
     return all_rows
 
 
 class Bucketed:
-    """Rows of similar length together, so many rows or tokens a step."""
+    """Batches of rows of similar length, with a fixed number of rows or tokens a step."""
 
     def __init__(
         self,
@@ -128,20 +128,20 @@ class Bucketed:
         return self.buckets.rows(step)
 
     def describe_shapes(self) -> str:
-        """What `Task.pad_to_bucket` makes of the batches."""
+        """Describe the shapes that `Task.pad_to_bucket` makes of the batches."""
         shapes, padding = self.buckets.count_shapes()
         return f"padded to {shapes} shapes for CUDA graphs, {padding:.1%} of them padding"
 
 
 class BucketedByPass(Bucketed):
-    """The same; rows of later passes over the data have other numbers, so that each can be changed anew."""
+    """As Bucketed; rows of later passes have other indices, so that each pass can augment them anew."""
 
     def rows(self, step: int) -> np.ndarray:
         return super().rows(step) + step // self.buckets.count * len(self.data)
 
 
 class Shuffled:
-    """All of the data in a new random order every epoch, so many rows a step."""
+    """All of the data in a new random order every epoch, with a fixed number of rows a step."""
 
     def __init__(self, data: Any, seed: int, size: int, notes: Sequence[str] = ()):
         self.data, self.seed, self.size, self.notes = data, seed, size, notes
@@ -152,6 +152,6 @@ class Shuffled:
         return np.arange(step * self.size, (step + 1) * self.size)
 
     def at(self, rows: np.ndarray) -> np.ndarray:
-        """The numbers of the items at these positions."""
+        """The indices of the items at these positions."""
         epochs, index = np.divmod(rows, len(self.data))
         return shuffle_index(index, len(self.data), random_keys(self.seed, epochs))

@@ -41,7 +41,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.vision.decoding import ImageSource
 
 MEMORY = 0.9  # of the usual reward at the next step, Xu et al. 2015, 4.1
-SHAPES = 8000, 500  # images that are drawn if none are given: to train and to evaluate on
+SHAPES = 8000, 500  # the number of images that are drawn if none are given: for training and for evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +64,13 @@ class CaptionConfig(Augmentation):
         check_image_settings(self.size, self.channels)
         for name in ("mixup", "cutmix"):
             if getattr(self, name):
-                raise ValueError(f"{name}={getattr(self, name)}: an image of two would need two captions")
+                raise ValueError(f"{name}={getattr(self, name)}: a mix of two images would need two captions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionData(DataConfig):
     tokenizer: str = "wordpiece"  # a kind to train, or a tokenizer.json or its folder
-    weights: str | None = None  # a file that a new EfficientNet starts from, instead of its package's
+    weights: str | None = None  # the weights that a new EfficientNet starts from, instead of its package's
     memory_gb: float = 2.0  # of decoded images that are kept; the others are decoded again when needed
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class CaptionData(DataConfig):
 
 
 class Captioned:
-    """Images, and the captions of each as ids."""
+    """Images, and the token ids of each one's captions."""
 
     def __init__(self, images: ImageDataset, captions: list[list[str]], tokenizer: Tokenizer):
         self.sources, self.targets = images, captions
@@ -100,7 +100,7 @@ class Captioned:
         return self._with_captions(self.sources.fingerprint())
 
     def sampled_fingerprint(self) -> str:
-        """As earlier versions took it."""
+        """The fingerprint that earlier versions computed."""
         return self._with_captions(self.sources.sampled_fingerprint())
 
     def _with_captions(self, images: str) -> str:
@@ -126,7 +126,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 
     @classmethod
     def read(cls, request: DataRequest[CaptionConfig]) -> Corpus:
-        """Without paths, drawn shapes, evaluated on combinations that are not in the training data."""
+        """Read the data; without paths, draw shapes, and evaluate on combinations that are not trained on."""
         paths, valid, config, context = request.paths, request.valid, request.config, request.context
         memory = int(request.data.memory_gb * 2**30)
         if paths:
@@ -167,13 +167,13 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         return Shuffled(data, seed, size, notes)
 
     def batch(self, samples: Shuffled, rows: np.ndarray) -> Batch:
-        """Images (B, C, H, W), how to change each; captions from their beginning, and to their end (B, T)."""
+        """Images (B, C, H, W), how to augment each, and captions as inputs and as targets (B, T)."""
         pixels, target, following = self.collate(samples.data, samples.at(rows))
         how = sample_augmentation(self.config, random_keys(samples.seed ^ SALT, rows), pixels.shape[-1])
         return pixels, torch.from_numpy(how), target, following
 
     def count_read(self, batch: Batch) -> dict[str, float]:
-        """Images, and the tokens of their captions."""
+        """Count the images and the tokens of their captions."""
         return {"images": len(batch[0]), "tokens": targets(batch)}
 
     def collate(self, data: Captioned, rows: np.ndarray) -> Batch:
@@ -181,7 +181,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         return data.sources.read(data.images[rows]), torch.from_numpy(target), torch.from_numpy(following)
 
     def evaluation_batches(self, data: Captioned, tokens: int) -> Iterator[Batch]:
-        """Every caption once, its image as it is; as many as would fill so many tokens."""
+        """Every caption once, with its unchanged image; each batch has about `tokens` tokens."""
         order = np.argsort(data.ids.lengths, kind="stable")
         for rows in np.split(order, range(0, len(order), max(1, tokens // self.context))[1:]):
             yield self.collate(data, rows)
@@ -206,8 +206,8 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 
     def loss(self, model: Captioner, *batch: Tensor) -> Tensor:
         """The sum over all predictions, in nats. While training, smoothed; and for an LSTM also
-        λ Σ_s (1 - Σ_t α_ts)² of every image: no region should be overlooked. With hard attention, what
-        teaches where to look, instead."""
+        λ Σ_s (1 - Σ_t α_ts)² of every image: no region should be overlooked. With hard attention, the
+        loss of `reinforce` instead."""
         pixels, *how, target, following = batch
         if how:
             with torch.no_grad():
@@ -251,7 +251,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         choice = log_alpha.masked_fill(chosen < 1, 0).sum(-1)  # (B, T); 0 where nothing was chosen
         entropy = -(log_alpha.exp() * log_alpha).sum(-1) * counts  # (B, T)
         gain = self.config.reward * (better * choice).sum() + self.config.entropy * entropy.sum()
-        return gain.detach() - gain  # its value says nothing, only its gradient does
+        return gain.detach() - gain  # its value has no meaning, only its gradient
 
     def metrics(self, loss: float, count: int, data: Captioned, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
@@ -275,7 +275,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         return part
 
     def answers(self, model: Captioner, request: Request) -> list[list[Answer]]:
-        """So many images at a time, since pixels take memory."""
+        """Answer a limited number of images at a time, since pixels take memory."""
         answers: list[list[Answer]] = []
         for i in range(0, len(request.inputs), self.ask_batch_size):
             group = request.inputs[i : i + self.ask_batch_size]
@@ -285,7 +285,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
     def cross_attention(
         self, model: Captioner, input: ImageSource | Tensor, answer: str
     ) -> tuple[Tensor, list[str], list[str]]:
-        """Where each token of a caption attends: weights (T, side, side) over the grid of regions."""
+        """The weights (T, side, side) with which each token of a caption attends to the grid of regions."""
         weights, tokens, _ = super().cross_attention(model, input, answer)
         side = math.isqrt(weights.shape[1])
         return weights.unflatten(1, (side, side)), tokens, region_names(side, side)
@@ -303,7 +303,7 @@ def log_probabilities(model: Captioner, hidden: Tensor, following: Tensor) -> Te
 
 
 def shapes(held: bool) -> tuple[ImageDataset, list[list[str]]]:
-    """Images of drawn shapes, the size of which is fixed, and their captions."""
+    """Make images of drawn shapes, whose size is fixed, and their captions."""
     drawing = draw_shapes(seed=1, count=SHAPES[held], held_out=held)
     images = ImageDataset(
         drawing.captions, torch.from_numpy(drawing.pixels), [], (3, *drawing.pixels.shape[2:])

@@ -1,4 +1,4 @@
-"""Conversations as token ids for a language model, which learns the answers in them and nothing else."""
+"""Conversations as token ids for a language model, which learns only their answers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from regard.tasks.batches import fingerprint, ragged
 from regard.text.chat_template import Message, Span, Template
 from regard.text.tokenizer import Tokenizer
 
-MOST_REFUSED = 0.05  # of all conversations, that a template may refuse
+MOST_REFUSED = 0.05  # the share of conversations that a template may refuse
 AT_ONCE = 1000  # conversations that are encoded together
 EXAMPLES = 3  # conversations whose answers are shown while training
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatDataConfig(DataConfig):
-    longest: int | None = None  # the most tokens of a conversation, if the context does not allow fewer
-    held_out: int = 200  # the most conversations to evaluate on
+    longest: int | None = None  # the tokens of a conversation, at most; None: the context
+    held_out: int = 200  # the largest number of conversations to evaluate on
     pack: int | None = None  # tokens of a row that has several short conversations; None: one in a row
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class ChatDataConfig(DataConfig):
 
 
 class ChatDataset:
-    """Token ids of conversations, and which of them are learned: those of the answers, with their ends."""
+    """Token ids of conversations, and which of them are learned: the answers and their end tokens."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ChatDataset:
         learned: np.ndarray,
         examples: list[list[Message]],
         tokenizer: Tokenizer,
-        positions: np.ndarray | None = None,  # of each token in its conversation, where a row has several
+        positions: np.ndarray | None = None,  # of each token in its conversation, if rows have several
     ):
         self.ids, self.learned, self.examples, self.tokenizer = ids, learned, examples, tokenizer
         self.positions = positions
@@ -58,7 +58,7 @@ class ChatDataset:
         return len(self) if self.positions is None else int((self.positions == 0).sum())
 
     def pack(self, width: int) -> "ChatDataset":
-        """Return the same conversations in fewer rows: as many in each, one after another, as fit `width`."""
+        """Return the same conversations in fewer rows: each has as many as fit into `width`."""
         lengths = self.ids.lengths
         rows: list[int] = []
         for length in lengths.tolist():
@@ -67,7 +67,7 @@ class ChatDataset:
             else:
                 rows.append(length)
         positions = np.arange(len(self.ids.ids)) - np.repeat(self.ids.offsets[: len(lengths)], lengths)
-        learned = self.learned & (positions > 0)  # nothing is before a first token, from which to predict it
+        learned = self.learned & (positions > 0)  # a first token has nothing before it to be predicted from
         packed = Ragged(self.ids.ids, np.array(rows, dtype=np.int64))
         return ChatDataset(packed, learned, self.examples, self.tokenizer, positions)
 
@@ -86,7 +86,7 @@ class ChatDataset:
 
 
 def to_messages(turns: Conversation) -> list[Message]:
-    """The turns up to the last answer, for a template. Where nobody says who speaks, the user begins."""
+    """The turns up to the last answer, for a template. If roles are missing, the user begins."""
     roles = [turn.role or (USER, ASSISTANT)[n % 2] for n, turn in enumerate(turns)]
     last = max((n for n, role in enumerate(roles) if role == ASSISTANT and turns[n].text), default=-1)
     return [{"role": roles[n], "content": turns[n].text} for n in range(last + 1)]
@@ -99,9 +99,9 @@ def encode_conversations(
     ends: Sequence[int],
     longest: int,
 ) -> tuple[ChatDataset, list[str]]:
-    """Encode conversations, and say what of them is left out.
+    """Encode conversations, and report what is left out.
 
-    `ends` are the tokens that may end an answer; of more than `longest` tokens, the first are kept.
+    `ends` are the tokens that may end an answer; only the first `longest` tokens of each are kept.
     """
     messages = [(where, to_messages(turns)) for where, turns in rows]
     asked = [(where, m) for where, m in messages if len(m) > 1]
@@ -137,7 +137,7 @@ def encode_conversations(
 def render(
     rows: Sequence[tuple[str, list[Message]]], template: Template, refused: list[str]
 ) -> list[tuple[str, list[Span]]]:
-    """The texts of conversations, and where answers are in them; those that are refused are added."""
+    """Render conversations as texts, and find the answers in them; errors of the template are collected."""
     try:
         several = template.mark_answers([messages for _, messages in rows])
         return [text for texts in several for text in texts]
@@ -152,9 +152,9 @@ def render(
 def encode_rows(
     rows: Sequence[tuple[str, list[Span]]], tokenizer: Tokenizer, ends: Sequence[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The ids of texts, and which are those of the answers in them, up to the tokens that end these.
+    """Encode texts, and mark the ids of their answers, up to the tokens that end them.
 
-    An answer begins behind the tokens of the text before it, as when the model is asked with that text.
+    An answer begins after the tokens of the text before it, as when the model is asked with that text.
     """
     places = [[0, *(at for span in spans for at in span), len(text)] for text, spans in rows]
     parts = [[text[a:b] for a, b in pairwise(cuts)] for (text, _), cuts in zip(rows, places, strict=True)]
@@ -163,7 +163,7 @@ def encode_rows(
     for (text, _), cuts in zip(rows, places, strict=True):
         ids, *pieces = islice(encoded, len(cuts))
         bounds = np.cumsum([len(piece) for piece in pieces])[:-1]
-        if not np.array_equal(np.concatenate(pieces), ids):  # a token reaches over a place
+        if not np.array_equal(np.concatenate(pieces), ids):  # a token spans the border of an answer
             prefixes = tokenizer.encode_spellings([text[:at] for at in cuts[1:-1]])
             bounds = np.array([count_equal(ids, prefix) for prefix in prefixes])
         learned = np.zeros(len(ids), dtype=bool)
@@ -174,7 +174,7 @@ def encode_rows(
 
 
 def count_equal(ids: np.ndarray, prefix: np.ndarray) -> int:
-    """How many ids both begin with."""
+    """The number of ids that both have in common at the beginning."""
     n = min(len(ids), len(prefix))
     different = np.flatnonzero(ids[:n] != prefix[:n])
     return int(different[0]) if len(different) else n

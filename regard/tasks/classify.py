@@ -1,7 +1,7 @@
 """Classification: the class or the score of a text, or of two. Devlin et al. 2019, section 4.
 
-An encoder-decoder writes the name of the class, or the score: text to text, Raffel et al. 2020. Its names
-compete by how likely the model is to write each.
+An encoder-decoder writes the name of the class, or the score: text to text, Raffel et al. 2020. It chooses
+the name that it is most likely to write.
 
 Shapes: B batch, T tokens, C classes.
 """
@@ -67,12 +67,12 @@ class ClassifyConfig:
     low: float | None = None  # the scores' range; None: as found in the data
     high: float | None = None
     balanced: bool = False  # rare classes count as much as frequent ones
-    weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
+    weights: tuple[float, ...] | None = None  # of each class, if `balanced`; None: as found in the data
     metric: Literal["accuracy", "matthews", "f1", "spearman", "loss"] | None = (
-        None  # None: as labels call for
+        None  # None: chosen by the labels
     )
     smoothing: float = 0.0
-    r_drop: float = 0.0  # how much two passes with other dropout should agree: alpha of Liang et al. 2021
+    r_drop: float = 0.0  # how strongly two passes' dropout should agree: alpha of Liang et al. 2021
     mean: bool = False  # pool a text by the mean of its tokens' hidden states, not as its model does
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         self.first, self.end = self.tokenizer.id(FIRST), self.tokenizer.end if end is None else end
         self.class_weights = Constant.of(self.config.weights)
         scores, self.class_names = self.config.labels is None, self.config.labels or ()
-        metric = self.config.metric or ("loss" if scores else "accuracy")  # as earlier runs have it
+        metric = self.config.metric or ("loss" if scores else "accuracy")  # for runs of earlier versions
         if metric != "loss" and (metric == "spearman") != scores:
             kind = "a score, not a class" if scores else "a class, not a score"
             raise UserError(f"task.metric={metric}: each text has {kind}; leave it out")
@@ -162,7 +162,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         return Corpus(training, evaluation, tokenizer, task_settings=settings, notes=labelled + notes + more)
 
     def examples(self, table: LabelledTexts) -> tuple[Examples, list[str]]:
-        """A table as ids; texts that are too long lose their ends, and a note says how many."""
+        """Encode a table; texts that are too long are cut at the end, and a note says how many."""
         sides = [
             self.tokenizer.encode_batch(side) for side in (table.texts, table.second_texts or []) if side
         ]
@@ -186,7 +186,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         return 0.0 if low is None else low, 1.0 if high is None else high
 
     def frame(self, text: np.ndarray, other: np.ndarray | None = None) -> tuple[np.ndarray, int, bool]:
-        """[CLS] text [SEP] other [SEP] as there is room, where the second begins, whether some was cut."""
+        """Make [CLS] text [SEP] other [SEP], cut to fit; return where the other begins, and if it was cut."""
         first, end = [[] if id is None else [id] for id in (self.first, self.end)]
         room = self.context - len(first) - len(end) * (1 if other is None else 2)
         half = room if other is None else max(room // 2, room - len(other))
@@ -210,7 +210,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         return tuple(torch.from_numpy(x) for x in (ids, attention_mask, segments, data.labels[rows]))
 
     def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
-        """As in training; of scores, with the places of the rows, whose ranks are compared."""
+        """Batches as in training; for scores also the places of the rows, since their ranks are compared."""
         for rows in in_length_order(*self.lengths(data), tokens):
             *inputs, labels = self.collate(data, rows)
             places = [] if self.config.labels else [torch.from_numpy(row_places(rows, len(data)))]
@@ -231,13 +231,13 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
             return add_head(model, len(config.labels or (0,)), mean=config.mean)
         if config.smoothing:
             raise UserError(
-                f"task.smoothing={config.smoothing}: what is written is not smoothed; leave it out"
+                f"task.smoothing={config.smoothing}: labels that are written are not smoothed; leave it out"
             )
         return model
 
     @cached_property
     def names(self) -> WrittenNames:
-        """What is written for each class, or for each of the scores."""
+        """The text that is written for each class, or for each of the scores."""
         low, high = self.bounds
         scores = [f"{low + (high - low) * i / (SCORES - 1):.4g}" for i in range(SCORES)]
         return WrittenNames(self.config.labels or scores, self.tokenizer, self.end or 0)
@@ -246,7 +246,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         """(B, C), or the score before it is brought between its bounds (B, 1)."""
         if writes_names(model):
             logits = self.names.likelihoods(model, ids, attention_mask)
-            if self.config.labels is None:  # the mean of the scores that might be written
+            if self.config.labels is None:  # the mean of all scores by their probabilities
                 scores = torch.linspace(0, 1, SCORES, dtype=logits.dtype, device=logits.device)
                 logits = (logits.softmax(-1) @ scores)[:, None]
             return logits
@@ -285,7 +285,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         )
 
     def measure(self, model: ClassifyModel, *batch: Tensor) -> Tensor:
-        """The loss; how often each class is right, predicted and true, or the score of each row."""
+        """The loss, and how often each class is right, predicted and true, or the score of each row."""
         *inputs, labels = batch
         places = inputs.pop() if self.config.labels is None else None
         logits = self.logits(model, *inputs)
@@ -319,8 +319,8 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
 
     @torch.inference_mode()
     def answers(self, model: ClassifyModel, request: Request) -> list[list[Answer]]:
-        """The likeliest classes of each text with their probabilities, or its score. A tab separates a text
-        from the other one."""
+        """The likeliest classes of each text with their probabilities, or its score. A tab separates the two
+        texts of a pair."""
         texts = request.inputs
         if not texts:
             return []
@@ -373,11 +373,11 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         return {"logits": result} if scores else super().outcome(result, reading)
 
     def split_target(self, input: Any) -> tuple[str, str | None]:
-        """A text, or two with a tab between; and a class, if it is given besides."""
+        """Split a text, or two with a tab between, from its class, if one is given."""
         return (input, None) if isinstance(input, str) else (input[0], input[1])
 
     def source_prompt(self, model: ClassifyModel, source: str) -> Prompt:
-        """What an encoder-decoder reads of a text, and what the name of its class begins with."""
+        """The source that an encoder-decoder reads, and the tokens that a class's name begins with."""
         calls: list[Tensor] = []
         hook = model.embed.register_forward_pre_hook(lambda _, args: calls.append(args[0]))  # type: ignore[union-attr]
         try:

@@ -1,4 +1,4 @@
-"""Conversing: a language model learns to answer as in conversations, in its chat template.
+"""Fine-tune a language model on conversations, in its chat template.
 
 Shapes: B batch, T tokens.
 """
@@ -55,7 +55,7 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
     def read(cls, request: DataRequest[ConverseConfig]) -> Corpus:
         writer = request.base
         if not isinstance(writer, Writer):
-            raise UserError("a chat of this kind goes on from a language model; give one with --from MODEL")
+            raise UserError("this chat is trained from a language model; give one with --from MODEL")
         tokenizer = writer.tokenizer
         task = cls(request.config, tokenizer, request.context)
         task.continue_from(writer)
@@ -77,7 +77,7 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         return Corpus(train, valid, tokenizer, notes=left_out + notes + more)
 
     def continue_from(self, base: Task) -> None:
-        """Take over how another model's prompts are made; with a plain template, where it has none."""
+        """Take over the prompt format of another model; if it has no template, a plain one."""
         assert isinstance(base, Writer)
         self.first, self.ends = base.first, base.ends
         self.use_template(base.template or plain_template(self.tokenizer))
@@ -93,12 +93,11 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         return self.encode(list(read_conversations(paths)), None)[0]
 
     def samples(self, data: ChatDataset, seed: int, rows: int, tokens: int | None) -> Samples:
-        """So many conversations a step, on average where a row has several."""
+        """Batches of about `rows` conversations, since a row of the data may have several."""
         return super().samples(data, seed, max(1, round(rows * len(data) / data.conversations)), tokens)
 
     def collate(self, data: ChatDataset, rows: np.ndarray) -> Batch:
-        """The ids and their attention mask; their positions, where a row has several conversations; and what
-        follows each id where it is learned: all (B, T)."""
+        """The ids, attention mask, positions (if rows have several conversations) and targets, all (B, T)."""
         ids, attention_mask = pad_rows(data.ids, rows)
         learned = pad_rows(Ragged(data.learned, data.ids.lengths), rows)[0]
         following = np.where(learned, ids, IGNORED)[:, 1:]
@@ -115,7 +114,7 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
     # Training
 
     def loss(self, model: WriteModel, *batch: Tensor) -> Tensor:
-        """The sum over the tokens of answers, in nats. Padding is behind them, where it is not read."""
+        """The sum over the tokens of answers, in nats. No token attends to padding, which is on the right."""
         ids, _, *positions, following = batch
         return cross_entropy(hidden_states(model, ids, *positions), model.output, following)
 
@@ -127,7 +126,7 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         return losses.view_as(following)
 
     def preview(self, model: WriteModel, data: ChatDataset, seed: int) -> str:
-        """What was said last in a few conversations, and the model's answer."""
+        """The last message of a few conversations, and the model's answer."""
         prompts = [messages[:-1] for messages in data.examples]
         options = Sampling(**self.generation | {"max_new_tokens": 40, "seed": seed})
         answers = self.answers(model, Request(prompts, options))
@@ -157,7 +156,7 @@ def hidden_states(model: WriteModel, ids: Tensor, positions: Tensor | None = Non
 
 
 def first_words(turns: Conversation) -> str:
-    """What is said first: conversations that begin alike are on one side of the split."""
+    """The first messages: conversations with the same beginning are on one side of the split."""
     return next((turn.text for turn in turns if turn.role != SYSTEM), "")
 
 

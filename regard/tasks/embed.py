@@ -43,7 +43,7 @@ from regard.tasks.request import DataRequest, Request
 from regard.tasks.similarity import LINES_AT_ONCE, LineIndex, Texts, read_similar_pairs, split_data
 from regard.tasks.task import Task, upcast
 
-CANDIDATES = 64  # pairs among which the partner is looked for, when evaluating
+CANDIDATES = 64  # the number of candidates among which the partner is searched in evaluations
 DIGITS = 6
 
 
@@ -52,11 +52,11 @@ class EmbedConfig:
     name: Literal["embed"]
     temperature: float = 0.05  # τ: the smaller, the more the nearest of the wrong ones count
     pooling: Literal["mean", "first"] = "mean"  # of the tokens' hidden states: their mean, or that of [CLS]
-    normalize: bool = True  # answer with vectors of length 1; training always goes by cosines
-    longest: int | None = None  # tokens of a text that are read, if the context does not allow fewer
+    normalize: bool = True  # answer with vectors of length 1; training always uses cosines
+    longest: int | None = None  # the largest number of tokens of a text, unless the context is shorter
     low: float | None = None  # the scores' range; None: as found in the data
     high: float | None = None
-    metric: Literal["spearman", "loss"] | None = None  # that keeps the best weights; None: by the data
+    metric: Literal["spearman", "loss"] | None = None  # chooses the best weights; None: by the data
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -66,8 +66,8 @@ class EmbedConfig:
 
 
 class Examples:
-    """Pairs of texts as token ids, with labels: how similar they are, from 0 to 1; or 0 for pairs of which is
-    known only that they mean the same."""
+    """Pairs of texts as token ids, with labels: how similar they are, from 0 to 1; or 0 for pairs without
+    scores, which mean the same."""
 
     def __init__(self, pairs: Sequence[Texts], ids: tuple[Ragged, ...], labels: np.ndarray):
         self.sources, self.targets = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -106,9 +106,9 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
     divisible_batches = False
     embeds = True
     data_settings = ("low", "high", "metric")
-    extra_options = ("within",)  # a file, whose nearest lines are the answers
+    extra_options = ("within",)  # the file whose nearest lines are the answers
     inherits = ("pooling", "normalize", "longest")
-    nearest = 5  # lines of a file that are answers, if nothing is said
+    nearest = 5  # the number of lines that are returned by default
 
     def setup(self) -> None:
         end = self.tokenizer.id(END)
@@ -147,7 +147,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return examples
 
     def examples(self, pairs: Sequence[Texts], scores: Sequence[float] | None) -> tuple[Examples, list[str]]:
-        """Pairs as ids; what is too long loses its end, and notes say how often."""
+        """Encode pairs; texts that are too long are cut at the end, and notes say how many."""
         keep = [row for row, pair in enumerate(pairs) if all(pair)]
         notes = []
         if len(keep) < len(pairs):
@@ -163,7 +163,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         labels: np.ndarray = np.zeros(len(pairs), dtype=np.int64)
         if scores is not None:
             low, high = self.config.low, self.config.high
-            low = min(scores) if low is None else low  # of a model that was not trained on scores
+            low = min(scores) if low is None else low  # for a model that was not trained on scores
             high = max(scores) if high is None else high
             numbers = np.array([scores[row] for row in keep], dtype=np.float32)
             labels = (numbers - np.float32(low)) / np.float32((high - low) or 1.0)
@@ -178,7 +178,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return self.room - 2
 
     def frame(self, text: np.ndarray) -> tuple[np.ndarray, bool]:
-        """[CLS] text [SEP] as there is room, and whether some was cut."""
+        """Make [CLS] text [SEP], cut to fit; return it, and whether it was cut."""
         first, end = ([] if id is None else [id] for id in (self.first, self.end))
         longest = max(1, self.room - len(first) - len(end))
         ids = np.concatenate([np.array(first, np.int64), text[:longest], np.array(end, np.int64)])
@@ -189,21 +189,21 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return first, np.maximum.reduce(more)
 
     def collate(self, data: Examples, rows: np.ndarray) -> Batch:
-        """ids and attention mask (B, T) of both sides, and of negatives if there are some; the numbers of the
-        texts (B, 2 or 3), and labels (B,)."""
+        """The ids and attention mask (B, T) of both sides, and of negatives if there are any; the indices of
+        the texts (B, 2 or 3), and labels (B,)."""
         sides = [x for side in data.ids for x in pad_rows(side, rows)]
         return tuple(torch.from_numpy(x) for x in (*sides, data.text_numbers[rows], data.labels[rows]))
 
     def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
-        """Of pairs with scores, with the places of the rows, whose ranks are compared."""
+        """Batches of pairs; with scores also the places of the rows, since their ranks are compared."""
         for rows in self.groups(data):
             *sides, numbers, labels = self.collate(data, rows)
-            inputs = [*sides[:4], numbers[:, :2]]  # among as many candidates, with negatives or without
+            inputs = [*sides[:4], numbers[:, :2]]  # as many candidates with negatives as without
             places = [torch.from_numpy(row_places(rows, len(data)))] if data.scored else []
             yield *inputs, *places, labels
 
     def groups(self, data: Examples) -> Iterator[np.ndarray]:
-        """All pairs once. Always as many together: among more, the partner would be harder to find."""
+        """All pairs once, in groups of equal size: in a larger group, the partner would be harder to find."""
         longer = np.maximum(*(side.lengths for side in data.ids[:2]))
         order = np.argsort(longer, kind="stable")
         for i in range(0, len(order), CANDIDATES):
@@ -219,7 +219,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: EmbedConfig) -> Bert | Elmo:
-        """The encoder alone."""
+        """Return the encoder alone, without a head."""
         return encoder_only(model)
 
     def pool(self, model: Bert | Elmo, ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -228,8 +228,8 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return x[:, 0] if self.config.pooling == "first" else masked_mean(x, attention_mask)
 
     def unit_vectors(self, model: Bert | Elmo, *sides: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors of length 1 for both sides of the pairs (N, D), from ids and attention masks; those of
-        negatives are beside the second ones (N, 2 D)."""
+        """Vectors of length 1 for both sides of the pairs (N, D), from ids and attention masks; vectors of
+        negatives are appended to the second side (N, 2 D)."""
         ids, masks = sides[::2], sides[1::2]
         u, *v = (F.normalize(self.pool(model, *side), dim=1) for side in zip(ids, masks, strict=True))
         return u, torch.cat(v, dim=1)
@@ -272,22 +272,23 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
     def logits(self, u: Tensor, v: Tensor, numbers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """u vᵀ/τ and v uᵀ/τ (N, N): InfoNCE, van den Oord et al. 2018, equation 4.
 
-        What may mean the same as the partner is no candidate: the same text once more, or another's partner.
+        A text that may mean the same as the partner does not count: the same text again, or another partner
+        of it.
         """
         own = torch.eye(len(u), dtype=torch.bool, device=u.device)
         first, second = numbers[:, None] == numbers[None], numbers[:, None] == numbers[None].flip(-1)
-        absent = (labels == IGNORED)[None, :].expand(len(u), -1)  # rows of processes that only keep time
+        absent = (labels == IGNORED)[None, :].expand(len(u), -1)  # padding rows of processes without data
         forth = first.any(-1) | second[..., 0] | absent  # a_i is b_j
         back = first.any(-1) | second[..., 1] | absent  # b_i is a_j
         kind = u.device.type
         exact = nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
-        with exact:  # τ would make what bfloat16 rounds off large
+        with exact:  # τ would amplify the rounding errors of bfloat16
             cosines = u @ v.T / self.config.temperature  # (N, N)
         return cosines.masked_fill(forth & ~own, -torch.inf), cosines.T.masked_fill(back & ~own, -torch.inf)
 
     def negative_logits(self, u: Tensor, w: Tensor, numbers: Tensor, labels: Tensor) -> Tensor:
-        """u wᵀ/τ (N, N), where w are texts that are like the partners and mean something else; what is a text
-        or its partner is no candidate."""
+        """u wᵀ/τ (N, N), where w are the negatives: similar texts with another meaning. A negative that
+        equals a text or its partner does not count."""
         kind = u.device.type
         with nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
             cosines = u @ w.T / self.config.temperature
@@ -308,8 +309,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return "\n".join(f"{a}\n  {c:.2f}  {b}" for a, b, c in zip(*few, cosines, strict=True))
 
     def score(self, model: Bert | Elmo, data: Examples) -> dict[str, float]:
-        """The loss; of scores, the correlation of the cosines with them; of pairs, how often the partner is
-        the nearest of all."""
+        """The loss, and the correlation of scores with cosines, or how often the partner is the nearest."""
         u, v = (F.normalize(self.vectors(model, side), dim=1) for side in (data.sources, data.targets))
         numbers, labels = (torch.from_numpy(x) for x in (data.text_numbers, data.labels))
         groups = (torch.from_numpy(rows) for rows in self.groups(data))
@@ -334,7 +334,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
 
     @torch.inference_mode()
     def vectors(self, model: Bert | Elmo, texts: Sequence[str | Sequence[int]]) -> Tensor:
-        """A vector for each text or its token ids, (N, D), on the CPU; of length 1, with `normalize`."""
+        """A vector for each text or its token ids, (N, D), on the CPU; with `normalize`, of length 1."""
         device, vectors = next(model.parameters()).device, torch.zeros(len(texts), model.config.dim)
         if not texts:
             return vectors
@@ -348,7 +348,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return F.normalize(vectors, dim=1) if self.config.normalize else vectors
 
     def answers(self, model: Bert | Elmo, request: Request) -> list[list[Answer]]:
-        """Each text's vector as JSON; or the lines `within` a file that are nearest to it, with cosines."""
+        """Each text's vector as JSON; or the nearest lines of the file `within`, with cosines."""
         vectors, within = self.vectors(model, request.inputs), request.options.get("within")
         if within is None:
             rounded = [[round(x, DIGITS) for x in v] for v in vectors.tolist()]

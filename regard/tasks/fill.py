@@ -1,6 +1,6 @@
-"""Masked language modelling: predict masked words from both sides. Devlin et al. 2019, BERT.
+"""Masked language modelling: predict masked tokens from both sides. Devlin et al. 2019, BERT.
 
-Or a small model fills them in, and the model predicts which words are new. Clark et al. 2020, ELECTRA.
+Or a small model fills them in, and the model detects which tokens were replaced. Clark et al. 2020, ELECTRA.
 
 Shapes: B batch, T tokens, M masked tokens, D width.
 """
@@ -37,9 +37,9 @@ from regard.tasks.restore import BLANK
 from regard.tasks.task import PROBABILITIES, upcast
 
 __all__ = ["END", "FIRST", "MASK", "PAD", "SPECIALS", "UNKNOWN", "Fill", "FillConfig"]
-BEST = 5  # words that are shown for a blank
+BEST = 5  # the number of words that are shown for a blank
 Choices = list[tuple[str, float]]  # words with their probabilities, the likeliest first
-NEXT = ("isNext", "notNext")  # what `Bert.next_sentence` predicts, in the order of its logits
+NEXT = ("isNext", "notNext")  # the classes of `Bert.next_sentence`, in the order of its logits
 REPLACED_WEIGHT = 50.0  # λ, of the loss of detecting replaced words; as in the paper
 
 
@@ -64,13 +64,13 @@ class Fill(MaskedTexts):
             raise UserError("task.replaced needs a model.kind=bert; elmo predicts every word anyway")
 
     def loss(self, model: Bert | Electra | Elmo, *batch: Tensor) -> Tensor:
-        """The sum over the masked words, in nats; and for each row that of the next sentence, weighted so
-        that both count alike on average; and over all words, whether they were replaced."""
+        """The sum of the cross-entropies of masked words, in nats, of the next sentence, weighted so that
+        both count alike on average, and of all words, whether they were replaced."""
         return self._losses(model, *batch)[0]
 
     def measure(self, model: Bert | Electra | Elmo, *batch: Tensor) -> Tensor:
-        """The loss, its parts of masked words and of the next sentence, how many of either were right, rows;
-        and the part of replaced words, how many words were detected right, words."""
+        """The loss, its parts for masked words and for the next sentence, how many of each were right, rows;
+        and for ELECTRA the part for replaced words, how many were right, words."""
         loss, words, follows, hidden, yes_or_no, label, *replaced = self._losses(model, *batch)
         bert = cast("Bert | Elmo", without_head(model))
         right = (bert.logits(hidden).argmax(-1) == batch[-1]).sum()
@@ -79,7 +79,7 @@ class Fill(MaskedTexts):
         return torch.stack([loss, words, follows, right, agreed, counts.sum(), *replaced]).double()
 
     def _losses(self, model: Bert | Electra | Elmo, *batch: Tensor) -> tuple[Tensor, ...]:
-        """The loss, its parts, and what they are computed from."""
+        """The loss, its parts, and the values that they are computed from."""
         ids, attention_mask, segments, label, places, *throws, words = batch
         kinds = segments if model.config.segments else None
         counts = words != IGNORED
@@ -93,7 +93,7 @@ class Fill(MaskedTexts):
                 masked, x = model, model.encode(ids, attention_mask, kinds)  # (B, T, D)
             bert, hidden = masked, masked.lm_head(take(x, places))  # (B, M, D)
             words_loss = cross_entropy(hidden, bert.output, words, bias=bert.output_bias)
-        rows = counts.any(1)  # not those of a process that only keeps time
+        rows = counts.any(1)  # not the padding rows of a process without data
         replaced: list[Tensor] = []
         if isinstance(model, Electra):
             with torch.no_grad():
@@ -115,7 +115,7 @@ class Fill(MaskedTexts):
         return loss, words_loss, follows, hidden, yes_or_no, label, *replaced
 
     def _both_ways(self, model: Elmo, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """ELMo's: every word is predicted from those before it, and from those after it, and none is masked.
+        """For ELMo: every word is predicted from the words before it and from those after it; none is masked.
         The vectors of all tokens (B, T, D), the hidden states of those chosen (B, M, D), and for each row the
         mean loss of both directions, times the number chosen in it: so parts of a batch add up to it."""
         ids, attention_mask, _, _, places, words = batch
@@ -152,8 +152,8 @@ class Fill(MaskedTexts):
     def guess(
         self, model: Bert | Electra | Elmo, batches: Iterable[Batch], data: Stream | Passages
     ) -> Guess | None:
-        """Of words by how often each occurs; a fifth of them is shown, half of these as they are, so that to
-        repeat what is shown is right every other time. Of the next sentence by a coin."""
+        """Guess words by their frequency; a fifth of them is shown, half of these unchanged, so repeating
+        the input is right every other time. Guess the next sentence by a coin."""
         if self.config.replaced or not self.config.words:
             return None
         batches = list(batches)
@@ -180,7 +180,7 @@ class Fill(MaskedTexts):
         """For each blank of each text, the likeliest words with their probabilities; for each pair of texts
         with a tab between them, whether the second follows the first.
 
-        A model that detects replaced words names the likeliest of a text without blanks.
+        For a text without blanks, a model that detects replaced words returns the likeliest ones.
         """
         pairs = [split_pair(input) for input in request.inputs]
         texts = [self.blank_ids(text) for text, pair in zip(request.inputs, pairs, strict=True) if not pair]
@@ -194,7 +194,7 @@ class Fill(MaskedTexts):
         ]
 
     def join_arguments(self, texts: Sequence[str]) -> Sequence[str]:
-        """Two texts without blanks are a pair, if the model only predicts what follows or what is missing."""
+        """Join two texts without blanks to a pair, if the model predicts next sentences or masked words."""
         several = len(texts) != 2 or self.config.replaced or any(BLANK.search(text) for text in texts)
         return texts if several else ["\t".join(text.replace("\t", " ") for text in texts)]
 
@@ -245,7 +245,7 @@ class Fill(MaskedTexts):
     def next_logits(
         self, model: Bert | Electra | Elmo, ids: Tensor, attention_mask: Mask, segments: Tensor
     ) -> Tensor:
-        """Whether the second text of each row follows the first: logits (B, 2)."""
+        """The logits (B, 2) of whether the second text of each row follows the first."""
         bert = cast(Bert, without_head(model))
         kinds = segments if bert.config.segments > 1 else None
         return bert.next_sentence(bert.encode(ids, attention_mask, kinds))
@@ -255,7 +255,7 @@ class Fill(MaskedTexts):
         self, model: Bert | Electra | Elmo, texts: list[list[int]], count: int
     ) -> list[list[Choices]]:
         """For each [MASK] of each text, the likeliest words with their probabilities; if a text has none,
-        those of its words that are likeliest replaced."""
+        its words that were most likely replaced."""
         device, T = next(model.parameters()).device, max(map(len, texts))
         rows = [row + [self.pad] * (T - len(row)) for row in texts]
         mask = [[i < len(row) for i in range(T)] for row in texts]
@@ -282,7 +282,7 @@ class Fill(MaskedTexts):
     # Looking on
 
     def whole_text(self, text: str) -> list[int]:
-        """A text without blanks, of which nothing is asked."""
+        """Encode a text without blanks."""
         return [self.first, *self.tokenizer.encode(text)[: self.context - 2], self.end]
 
     def reading(self, model: Bert | Electra | Elmo, input: str) -> Reading:
@@ -318,7 +318,7 @@ class Fill(MaskedTexts):
         return {"logits": result, "probabilities": upcast(result).sigmoid()}  # whether words were replaced
 
     def describe(self, d: Description, model: Bert | Electra | Elmo, dims: int) -> None:
-        if dims == 1:  # the next sentence is predicted, or ELECTRA detects replaced words
+        if dims == 1:  # predicts the next sentence, or detects replaced words (ELECTRA)
             text = Text("Logits", "The scores of a text that follows, and of another.", "z")
             d.same("logits", "next", text, box=LINEAR)
             d.see("probabilities", {"does": "softmax", "x": "next"}, PROBABILITIES, box=SOFTMAX)
@@ -338,14 +338,14 @@ def format_words(choices: Choices) -> str:
 
 
 def fill_blanks(blanks: list[Choices], samples: int) -> list[Answer]:
-    """The likeliest words of all blanks as one answer; or, as several, the likeliest ways to fill them all,
-    with their probabilities: blanks are filled independently of each other."""
+    """Return the likeliest words of all blanks as one answer, or as several answers the likeliest ways to
+    fill all of them, with their probabilities: blanks are filled independently of each other."""
     if samples == 1:
         value = [[{"word": word, "score": p} for word, p in choices[:BEST]] for choices in blanks]
         return [Answer("; ".join(map(format_words, blanks)), value=value)]
     ways: list[tuple[list[str], float]] = [([], 1.0)]
     for choices in blanks:
-        longer = [  # of the n-th best way, only so many can be among the best
+        longer = [  # only this many words of a blank can be part of the n-th best way
             ([*words, word], q * p)
             for n, (words, q) in enumerate(ways, 1)
             for word, p in choices[: samples // n]
@@ -355,24 +355,24 @@ def fill_blanks(blanks: list[Choices], samples: int) -> list[Answer]:
 
 
 def predict_and_mix(model: Elmo, ids: Tensor) -> Tensor:
-    """The logits; and for the sake of what can be watched, the vectors that tasks would use."""
+    """Return the logits; also compute the vectors that tasks would use, so that they can be recorded."""
     layers = model.layers(ids)
     model.mix(*layers)
     return model.logits(model.both_sides(layers[1]))
 
 
 def take(x: Tensor, places: Tensor) -> Tensor:
-    """The vectors (B, M, D) at places (B, M) of all (B, T, D)."""
+    """Select the vectors (B, M, D) at places (B, M) of x (B, T, D)."""
     return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def put_in(ids: Tensor, places: Tensor, words: Tensor, counts: Tensor) -> Tensor:
-    """The texts (B, T) with words (B, M) at places (B, M), those that count."""
+    """Put words (B, M) into texts (B, T) at places (B, M), where they count."""
     return ids.scatter(1, places.where(counts, places[:, :1]), words.where(counts, words[:, :1]))
 
 
 def split_pair(input: str | Sequence[str]) -> tuple[str, str] | None:
-    """The two texts of a pair, with a tab between them; None of a text with blanks, or without a tab."""
+    """Split the two texts of a pair at its tab; None for a text with blanks or without a tab."""
     if not isinstance(input, str):
         first, second = input
         return first, second

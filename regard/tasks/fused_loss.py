@@ -19,7 +19,7 @@ def slope_kernel(
 ):  # fmt: skip
     """losses[r] = count (logsumexp - aim); then logits[r] = count (softmax - (1-ε) one-hot), 0 beyond V.
 
-    Sums are kept for each column of a block, and added up once.
+    Sums are kept for each column of a block, and added up at the end.
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
@@ -71,13 +71,13 @@ def loss_and_gradients(
     W: Tensor,  # (C, D), zeros beyond V
     bias: Tensor | None,  # (C,)
     targets: Tensor,  # (N,), 0 where they don't count
-    counts: Tensor,  # (N,) float32, by how much each position counts
+    counts: Tensor,  # (N,) float32, the weight of each position
     V: int,
     rows: int,
     smoothing: float,
     learning: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The summed loss, and if `learning` its gradients by x, W and bias: as `_Chunked`, which explains it."""
+    """The summed loss, and if `learning` its gradients by x, W and bias: see `_Chunked`."""
     N, C = len(x), len(W)
     losses = torch.empty(N, device=x.device)
     dx = torch.empty_like(x) if learning else x.new_empty(0)

@@ -1,4 +1,4 @@
-"""What an answer that never depends on the input gives: a model that has learnt something is better."""
+"""The loss of the best constant answer, which a model that has learned something must beat."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ class Guess:
     """The best constant answer to some batches."""
 
     loss: float  # mean training loss, with smoothed labels and weights of classes
-    plain_loss: float  # without them, as in evaluations
+    plain_loss: float  # without smoothing and weights, as in evaluations
     share: float  # of the most frequent target
 
 
 def guess_targets(
     batches: Iterable[Batch], classes: int, smoothing: float = 0.0, weights: Sequence[float] | None = None
 ) -> Guess:
-    """The guess by how often each class, or word of a vocabulary, is a target. Of scores, it is the mean.
+    """Guess by the frequency of each class or word among the targets; guess scores by their mean.
 
     The entropy of a sample is too low by about (number of classes in it - 1)/(2 n) (Miller 1955).
     """

@@ -1,4 +1,4 @@
-"""Heads on models that read texts, and what the tasks with labels share.
+"""Heads on models that read texts, and functions shared by the tasks with labels.
 
 Shapes: B batch, L classes.
 """
@@ -16,13 +16,13 @@ from regard.tasks import metrics
 from regard.tasks.answers import Answer
 from regard.tasks.loss import IGNORED
 
-ClassMetric = Literal["accuracy", "matthews", "f1", "loss"]  # by which the best weights are kept
-ENOUGH = 3  # rows of a class that should be predicted at least once
-BALANCED = 0.95  # share of the classes that count, from which on accuracy says enough: about 65:35 of two
+ClassMetric = Literal["accuracy", "matthews", "f1", "loss"]  # that choose the best weights
+ENOUGH = 3  # a class with this many rows should be predicted at least once
+BALANCED = 0.95  # from this balance of the classes on, accuracy is enough: about 65:35 of two
 
 
 class ClassConfig(Protocol):
-    """What the settings of tasks with a class for each input share."""
+    """The base of the settings of tasks with a class for each input."""
 
     @property
     def balanced(self) -> bool: ...
@@ -54,7 +54,7 @@ def global_projections(model: nn.Module) -> list[nn.Module]:
 
 
 def freeze(parts: Sequence[nn.Module | nn.Parameter]) -> None:
-    """Parts that the task does not use: a parameter without a gradient would keep other processes waiting."""
+    """Freeze the parts that the task does not use: other processes would wait for their gradients."""
     for part in parts:
         part.requires_grad_(False)
 
@@ -65,8 +65,8 @@ def freeze(parts: Sequence[nn.Module | nn.Parameter]) -> None:
 def label_settings(
     config: ClassConfig, numbers: Sequence[int] | np.ndarray, names: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Settings that follow from how often each class is there: the metric by which the best weights are kept,
-    and the weights of the classes; and notes."""
+    """Return the settings that follow from the class frequencies (the metric that chooses the best weights,
+    and the weights of the classes), and notes."""
     counts = np.bincount(numbers, minlength=len(names))
     settings: dict[str, Any] = {"labels": list(names)}
     if config.balanced:
@@ -85,13 +85,13 @@ def label_settings(
 
 
 def label_balance(counts: Sequence[int] | np.ndarray) -> float:
-    """How many classes there are in effect, e to the entropy, as a share of all: 1 if all are as frequent."""
+    """The effective number of classes, e to the entropy, as a share of all: 1 if all are equally frequent."""
     p = np.asarray(counts) / max(1, np.sum(counts))
     return float(np.exp(-(p * np.log(np.where(p > 0, p, 1))).sum())) / len(p)
 
 
 def class_weights(counts: Sequence[int] | np.ndarray) -> list[float]:
-    """Weights by which rare classes count as much as frequent ones; over all rows, their mean is 1."""
+    """Weights with which rare classes count as much as frequent ones; their mean over all rows is 1."""
     counts = np.asarray(counts)
     weights = 1 / np.maximum(counts, 1)
     return (weights * counts.sum() / (weights * counts).sum()).tolist()
@@ -124,7 +124,7 @@ def count_scores(counts: Sequence[float]) -> dict[str, float]:
 
 
 def remark_on_classes(names: Sequence[str], counts: Sequence[float], balanced: bool) -> str | None:
-    """What is striking about `class_counts` over all data: classes that are never predicted."""
+    """Describe classes that are never predicted, according to `class_counts` over all data."""
     _, predicted, true = np.reshape(counts, (3, -1))
     missing = [(name, n) for name, p, n in zip(names, predicted, true, strict=True) if p == 0 and n >= ENOUGH]
     if not missing:
@@ -137,7 +137,7 @@ def remark_on_classes(names: Sequence[str], counts: Sequence[float], balanced: b
 
 
 def likeliest_classes(labels: Sequence[str], logits: Tensor, count: int) -> list[Answer]:
-    """The best classes with their probabilities."""
+    """The most likely classes with their probabilities."""
     best = logits.softmax(-1).topk(min(count, len(logits)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [Answer(labels[i], p) for i, p in pairs]

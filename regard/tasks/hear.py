@@ -41,9 +41,9 @@ from regard.vision.decoding import ImageSource
 SPOKEN = (
     (40, 5),
     (10, 5),
-)  # voices that say the digits if there are no data, and how often: to train, to evaluate
+)  # without data, the number of voices that say the digits, and how often: training, evaluation
 SPOKEN_SECONDS = 1.2
-SALT = 0x736F756E6473  # what is done to recordings has other keys than their order
+SALT = 0x736F756E6473  # augmentations use other random numbers than the order of the data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Hear(PixelClasses[HearConfig]):
         return read_spectrogram(input, self.image_shape)
 
     def stack(self, pixels: Sequence[Tensor]) -> Tensor:
-        """Spectrograms as one tensor (B, 1, M, T), padded on the right."""
+        """Stack spectrograms to one tensor (B, 1, M, T), padded on the right."""
         longest = max(x.shape[-1] for x in pixels)
         return torch.stack([F.pad(x, (0, longest - x.shape[-1])) for x in pixels])
 
@@ -87,7 +87,7 @@ class Hear(PixelClasses[HearConfig]):
 
     @classmethod
     def read(cls, request: DataRequest[HearConfig]) -> Corpus:
-        """Without paths, spoken digits."""
+        """Read the data; without paths, synthesize spoken digits."""
         config, notes, recordings = request.config, list[str](), read_sound_classes(request.paths)
         memory = request.data.memory
         data, labels = (
@@ -125,13 +125,13 @@ class Hear(PixelClasses[HearConfig]):
         return Examples(*load_labelled(read_sound_classes(paths), self.config), self.labels)
 
     def batch(self, samples: Shuffled, rows: np.ndarray) -> Batch:
-        """Spectrograms (B, 1, M, T), how to change each, and their classes (B,)."""
+        """Spectrograms (B, 1, M, T), how to augment each, and their classes (B,)."""
         data, index = samples.data, samples.at(rows)
         how = sample_spec_augmentation(self.config, random_keys(samples.seed ^ SALT, rows))
         return data.sources.read(index), torch.from_numpy(how), torch.from_numpy(data.labels[index])
 
     def count_read(self, batch: Batch) -> dict[str, float]:
-        """Seconds of sound without the padding, and the tokens that all patches are."""
+        """Count the seconds of sound without padding, and the tokens, one for each patch."""
         frames = int((batch[0].amax(2) > 0).sum())
         return {"seconds_of_sound": frames * HOP / RATE, "tokens": len(batch[0]) * self.context}
 
@@ -166,7 +166,7 @@ class Hear(PixelClasses[HearConfig]):
     # Looking on
 
     def region_names(self, model: ModelWithHead, rows: int, columns: int) -> list[str]:
-        """When each patch begins."""
+        """The time at which each patch begins."""
         step = model.config.patch * HOP / RATE
         return [f"{i * step:.2f} s" for i in range(columns)]
 
@@ -177,14 +177,14 @@ def load_labelled(
     seconds: float | None = None,
     memory: int | None = None,
 ) -> tuple[SoundDataset, list[str]]:
-    """Recordings and their classes; by default, as long as the settings say."""
+    """Load recordings and their classes; the length is that of the settings by default."""
     sources = [recording.source for recording in recordings]
     data = load_sounds(sources, config.mels, seconds or config.seconds, memory)
     return data, [recording.label for recording in recordings]
 
 
 def speak(config: HearConfig, held: bool) -> tuple[SoundDataset, list[str]]:
-    """Digits said by a synthesizer, and their classes; other voices are held out."""
+    """Synthesize spoken digits, and return them with their classes; other voices are held out."""
     recordings = speak_digits(1 + held, *SPOKEN[held])
     shape = 1, config.mels, frames_of(config.seconds or SPOKEN_SECONDS)
     pixels = [spectrogram(torch.from_numpy(samples), config.mels).numpy() for _, _, samples in recordings]

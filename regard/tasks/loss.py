@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 IGNORED = -100  # a target that does not count
-LOGITS_AT_ONCE = 2**27  # numbers; above this, chunks cost no speed and save gigabytes
+LOGITS_AT_ONCE = 2**27  # logits; above this number, chunks cost no speed and save gigabytes
 FUSED = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 FUSED_AT_ONCE = 2**28  # of 16 bits
-FUSED_VOCAB = 1024  # words; of fewer, logits are no larger than what the layers below store
+FUSED_VOCAB = 1024  # words; with fewer, logits are no larger than the layers' activations
 
 
 def cross_entropy(
@@ -26,9 +26,9 @@ def cross_entropy(
 ) -> Tensor:
     """-Σ log p[target] over the positions that count, p = softmax(x Wᵀ + bias); the caller takes the mean.
 
-    With smoothing ε a target is (1-ε) of itself and ε/V of every word (Szegedy et al. 2016, section 7):
+    With smoothing ε, a target has 1-ε, and every word ε/V (Szegedy et al. 2016, section 7):
     -Σ [(1-ε) log p[target] + ε/V Σ_v log p[v]]. Without W, x are the logits.
-    With weights, each position counts by its own.
+    With `weights`, each position has its own.
     """
     x, targets = x.flatten(0, -2), targets.flatten()  # (N, D), (N,)
     weights = None if weights is None else weights.flatten()  # (N,)
@@ -39,7 +39,7 @@ def cross_entropy(
         rows = max(1, at_once // len(W))
         return chunked_cross_entropy(x, W, targets, rows, multiple, smoothing, bias, weights, fused)
     if W is not None and bias is not None:
-        # As more columns of W: so sums and gradients round as they did, and old runs resume bit for bit.
+        # The bias as a column of W: sums and gradients round as before, and old runs resume bit for bit.
         x, W = F.pad(F.pad(x, (0, 1), value=1.0), (0, 7)), torch.cat([W, F.pad(bias[:, None], (0, 7))], dim=1)
     logits = x if W is None else F.linear(x, W)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -73,10 +73,10 @@ def chunked_cross_entropy(
     weights: Tensor | None = None,
     fused: bool = False,
 ) -> Tensor:
-    """The same by `rows` positions at a time: only so many rows of logits exist at any moment.
+    """Compute the cross-entropy for `rows` positions at a time: only this many rows of logits exist at once.
 
-    The vocabulary is filled up to a multiple of `multiple` with words that are never likely,
-    and that take no part in the smoothing. If `fused`, a kernel makes the slopes of logits in their place.
+    The vocabulary is padded to a multiple of `multiple` with words of probability 0, which smoothing
+    ignores. If `fused`, a kernel turns logits into their slopes in place.
     """
     kind = x.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
@@ -91,7 +91,7 @@ def chunked_cross_entropy(
 
 
 class _Chunked(torch.autograd.Function):
-    """Gradients are made while a chunk's logits are at hand.
+    """Gradients are computed while a chunk's logits exist.
 
     d loss / d logits = softmax - (1-ε) one-hot - ε/V
     """
@@ -100,11 +100,11 @@ class _Chunked(torch.autograd.Function):
     def forward(ctx, x, W, bias, targets, weights, V, rows, smoothing, learning):
         wide = torch.promote_types(x.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=x.device)
-        learning = learning and any(ctx.needs_input_grad)  # which torch.no_grad() leaves as they are
+        learning = learning and any(ctx.needs_input_grad)  # torch.no_grad() does not change these
         dx, dW = [], torch.zeros_like(W, dtype=wide) if learning else None
         db = torch.zeros_like(W[:, 0], dtype=wide)
         beyond = torch.arange(len(W), device=x.device) >= V
-        even, all_words = smoothing / V, W.sum(0)  # what smoothing takes from every word's slope
+        even, all_words = smoothing / V, W.sum(0)  # smoothing subtracts this from every word's slope
         # Nothing is changed in place: torch 2.11 compiled an earlier form, which did, to gradients of zero.
         for i in range(0, len(targets), rows):
             x_, t = x[i : i + rows], targets[i : i + rows, None]
@@ -152,7 +152,7 @@ class _Fused(_Chunked):
 
 
 def fused_agrees(device: torch.device) -> bool:
-    """Whether the kernel gives the loss and the gradients of its plain twin, on a few random numbers."""
+    """Check the kernel's loss and gradients against the reference, on a few random numbers."""
     generator = torch.Generator().manual_seed(0)
     x, W = (torch.randn(n, 64, generator=generator) / 8 for n in (67, FUSED_VOCAB + 7))
     targets = torch.randint(len(W), (len(x),), generator=generator)

@@ -1,4 +1,4 @@
-"""Texts with masked words, alone or as two of which the second may follow the first: the data of `fill`.
+"""Texts with masked tokens, alone or in pairs whose second text may follow the first: the data of `fill`.
 
 Shapes: B batch, T tokens, M masked tokens.
 """
@@ -28,7 +28,7 @@ Row = tuple[list[int], int, int]  # ids, where the second text begins, and 0 if 
 class FillConfig:
     name: Literal["fill"]
     next: bool = (
-        True  # also predict whether the second text follows the first; without, text is packed (RoBERTa)
+        True  # also predict whether the second text follows the first; false: pack the text (RoBERTa)
     )
     hidden: float = 0.15  # the share of the tokens to predict
     whole_words: bool = False  # mask all tokens of a word, or none
@@ -49,7 +49,7 @@ class MaskedTexts(Task[FillConfig, Stream | Passages, Bert | Electra | Elmo]):
     end: int
 
     def setup(self) -> None:
-        if self.config.replaced:  # the better the words put in, the harder to detect: the loss may rise
+        if self.config.replaced:  # better replacements are harder to detect: the loss may rise
             self.best_metric = "words_accuracy"
         ids = [self.tokenizer.id(name) for name in (PAD, FIRST, END, MASK)]
         if None in ids:
@@ -121,8 +121,8 @@ class MaskedTexts(Task[FillConfig, Stream | Passages, Bert | Electra | Elmo]):
         return [self.first, *text, self.end], 0, IGNORED
 
     def two(self, data: Passages, at: int, rng: np.random.Generator) -> Row:
-        """A passage as two texts, the second in half of the cases from elsewhere. Either ends with a sentence
-        if it can: its length must not give away which case it is.
+        """A passage as two texts; in half of the cases, the second one is from elsewhere. Both end with a
+        sentence if possible, so that the lengths do not give away the answer.
         """
         first, stop = data.cuts[at].tolist()
         room = self.context - 3
@@ -140,7 +140,7 @@ class MaskedTexts(Task[FillConfig, Stream | Passages, Bert | Electra | Elmo]):
 
     def collate(self, data: Sequence[Row], rows: Sequence[np.random.Generator]) -> Batch:
         """Texts, each masked by its own generator: ids, attention mask and segments (B, T); whether the
-        second follows (B,); masked places (B, M), random numbers if they are replaced, masked words."""
+        second follows (B,); masked places (B, M), random numbers for replacements, and masked words."""
         B, M = len(data), self.masker.limit
         ids = np.full((B, self.context), self.pad, dtype=np.int64)
         segments, attention_mask = np.zeros_like(ids), np.zeros((B, self.context), dtype=bool)
@@ -157,7 +157,7 @@ class MaskedTexts(Task[FillConfig, Stream | Passages, Bert | Electra | Elmo]):
         return tuple(torch.from_numpy(x) for x in batch)
 
     def evaluation_batches(self, data: Stream | Passages, tokens: int) -> Iterator[Batch]:
-        """Everything once; what is masked is the same every time."""
+        """All of the data once; the same tokens are masked every time."""
         size = max(1, tokens // self.context)
         width = self.context - 2
         count = len(data) if isinstance(data, Passages) else -(-len(data) // width)

@@ -1,4 +1,4 @@
-"""Which tokens of a text are masked for a model to predict. Devlin et al. 2019, section 3.1."""
+"""Choose the tokens of a text that are masked for the model to predict. Devlin et al. 2019, section 3.1."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ SPACE = next(symbol for symbol, byte in BYTES.items() if byte == ord(" "))
 
 
 def in_word(symbol: str) -> bool:
-    """Whether a token that begins or ends with this is not at the border of a word: letters and digits, and
-    in byte-level tokens all bytes of what is not ASCII."""
+    """Return whether a token that begins or ends with this is inside a word: a letter, a digit, or in
+    byte-level tokens a byte that is not ASCII."""
     byte = BYTES.get(symbol)
     return symbol.isalnum() if byte is None else byte >= 0x80 or chr(byte).isalnum()
 
@@ -26,7 +26,7 @@ class Masker:
         special = {tokenizer.id(name) for name in SPECIALS} | {id for id, t in added.items() if t.special}
         names = [tokenizer.inner.id_to_token(id) or "" for id in range(tokenizer.vocab)]
         self.ordinary = np.array([bool(name) and id not in special for id, name in enumerate(names)])
-        self.words = np.flatnonzero(self.ordinary)  # what may be masked, and drawn
+        self.words = np.flatnonzero(self.ordinary)  # the ids that may be masked, and drawn as replacements
         # A token continues a word if it is ##ing of WordPiece; or begins with a letter, and the one before
         # ends with a letter, or with the space or apostrophe that byte-level tokenizers count to the word.
         marked = any(name.startswith("##") for name in names)
@@ -34,7 +34,7 @@ class Masker:
         self.open = np.array([marked or in_word(p[-1:]) or p[-1:] in ("'", " ", SPACE) for p in names])
 
     def mask(self, text: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The text with tokens masked, and where: 80 % of these become [MASK], 10 % any word, 10 % stay."""
+        """Mask tokens, and return the text and their places: 80 % become [MASK], 10 % any word, 10 % stay."""
         ordinary = np.flatnonzero(self.ordinary[text])
         count = min(max(1, round(self.share * len(ordinary))), self.limit, len(ordinary))
         if self.whole_words and count:
@@ -50,7 +50,7 @@ class Masker:
     def _choose_words(
         self, text: np.ndarray, ordinary: np.ndarray, count: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """The places of whole words, as many as have room; if none has, of the shortest."""
+        """The places of as many whole words as there is room for, or of the shortest word if none fits."""
         ids = text[ordinary]
         begins = ~self.inside[ids[1:]] | ~self.open[ids[:-1]] | (np.diff(ordinary) > 1)
         words = np.split(ordinary, np.flatnonzero(begins) + 1)

@@ -1,5 +1,5 @@
-"""Figures about answers: how often a class, an entity or a span is the right one, and how two rows of numbers
-go together. Those about texts are in `text_metrics.py`."""
+"""Metrics of answers: how often a class, an entity or a span is right, and the correlation of two rows of
+numbers. Metrics of texts are in `text_metrics.py`."""
 
 import re
 import string
@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike
 
 from regard.errors import UserError
 
-TAG = re.compile(r"O|[BIES](-.+)?")  # of IOB1, IOB2 and BIOES: outside, or the part of an entity and its kind
+TAG = re.compile(r"O|[BIES](-.+)?")  # of IOB1, IOB2 and BIOES: outside, or a part of an entity and its kind
 ARTICLE = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def check_matched(answers: Sized, references: Sized, what: str = "answers") -> None:
-    """sacreBLEU would leave out what has no partner, and say nothing."""
+    """Check that every answer has a reference: sacreBLEU would silently leave out the others."""
     if len(answers) != len(references):
         raise UserError(f"{len(answers)} {what} but {len(references)} references: give one for each")
     if not len(answers):
@@ -34,7 +34,7 @@ def pearson(predicted: ArrayLike, true: ArrayLike) -> float:
     x, y = np.asarray(predicted, dtype=float), np.asarray(true, dtype=float)
     check_matched(x, y, "predictions")
     if (x == x[0]).all() or (y == y[0]).all():
-        return 0.0  # nothing goes together with it; scipy's NaN would be no JSON
+        return 0.0  # no correlation; scipy's NaN would not be JSON
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return float("nan")
     x, y = (side / np.abs(side).max() for side in (x, y))  # so that no square overflows
@@ -44,7 +44,7 @@ def pearson(predicted: ArrayLike, true: ArrayLike) -> float:
 
 
 def spearman(predicted: ArrayLike, true: ArrayLike) -> float:
-    """The rank correlation (Spearman 1904): pearson of the ranks, where equals share the mean of theirs."""
+    """The rank correlation (Spearman 1904): pearson of the ranks; equal values share a rank."""
     x, y = np.asarray(predicted, dtype=float), np.asarray(true, dtype=float)
     check_matched(x, y, "predictions")
     if np.isnan(x).any() or np.isnan(y).any():
@@ -56,7 +56,7 @@ CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 
 
 def _ranks(x: np.ndarray) -> np.ndarray:
-    """1 for the smallest; equals have the mean of the ranks that they take up together."""
+    """Ranks from 1 for the smallest; equal values share their mean rank."""
     _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[place]
@@ -73,7 +73,7 @@ def accuracy(predicted: Sequence[Hashable], true: Sequence[Hashable]) -> float:
 
 def f1(predicted: Sequence[Hashable], true: Sequence[Hashable], positive: Hashable | None = None) -> float:
     """The harmonic mean of precision and recall: of the positive class, or, without one, the mean over all
-    classes that are there or predicted. A class that is never right has 0."""
+    classes that occur or are predicted. A class that is never right has 0."""
     check_matched(predicted, true, "predictions")
     right = Counter(t for p, t in zip(predicted, true, strict=True) if p == t)
     # 2 TP / (2 TP + FP + FN): what was predicted and what was true are TP + FP and TP + FN
@@ -85,7 +85,7 @@ def f1(predicted: Sequence[Hashable], true: Sequence[Hashable], positive: Hashab
 
 def matthews(predicted: Sequence[Hashable], true: Sequence[Hashable]) -> float:
     """The correlation of predicted and true classes (Matthews 1975), of two or more of them (Gorodkin 2004,
-    eq. 8); 0 if all are predicted, or are, the same."""
+    eq. 8); 0 if all predictions, or all classes, are the same."""
     check_matched(predicted, true, "predictions")
     n, right = len(true), sum(p == t for p, t in zip(predicted, true, strict=True))
     guessed, there = Counter(predicted), Counter(true)
@@ -97,8 +97,8 @@ def matthews(predicted: Sequence[Hashable], true: Sequence[Hashable]) -> float:
 def count_confusions(
     classes: Sequence[str], answers: Sequence[str], references: Sequence[str]
 ) -> dict[str, Any]:
-    """How many rows of each class were taken for which (`confusion`, in the order of the classes); and the
-    precision, recall, F1 and rows of each (`classes`)."""
+    """Count how many rows of each class were predicted as which (`confusion`, in the order of the classes);
+    and compute the precision, recall, F1 and rows of each (`classes`)."""
     counts = Counter(zip(references, answers, strict=True))
     confusion = [[counts[true, predicted] for predicted in classes] for true in classes]
     figures: dict[str, dict[str, float]] = {}
@@ -123,7 +123,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     before, kind_before, start = "O", "", 0
     for place, tag in enumerate([*tags, "O"]):
         if not TAG.fullmatch(tag):
-            raise UserError(f'tag "{tag}": no entity\'s; it is O, or B, I, E or S and a kind, as in B-PER')
+            raise UserError(f'tag "{tag}": not an entity\'s; give O, or B, I, E or S and a kind, as in B-PER')
         part, kind = tag[0], tag[2:] or "_"
         if before in "OES" or part in "OBS" or kind != kind_before:
             if before != "O":
@@ -134,7 +134,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 def entity_counts(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> tuple[int, int, int]:
-    """How many entities of all sentences are right, predicted and there: kind and both ends must be right."""
+    """Count the entities that are right (in kind and both ends), predicted, and true."""
     check_matched(predicted, true, "tagged sentences")
     right = guessed = there = 0
     for number, (mine, theirs) in enumerate(zip(predicted, true, strict=True), 1):
@@ -159,8 +159,8 @@ def entity_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]])
 
 
 def sign_test(a: Sequence[float], b: Sequence[float]) -> dict[str, float]:
-    """In how many rows a is `better` than b, in how many `worse`, and `better_p`: how likely such numbers, or
-    less even ones, are if both are equally good (the sign test; of right and wrong, McNemar's exact one)."""
+    """Count in how many rows a is `better` than b and in how many `worse`; `better_p` is the probability of
+    such counts, or more extreme ones, if both are equally good (the sign test, or McNemar's)."""
     check_matched(a, b)
     better, worse = (sum(x > y for x, y in zip(*sides, strict=True)) for sides in ((a, b), (b, a)))
     n = better + worse
@@ -174,14 +174,14 @@ def sign_test(a: Sequence[float], b: Sequence[float]) -> dict[str, float]:
 
 def exact_match(answers: Sequence[str], references: Sequence[str | Sequence[str]]) -> float:
     """The share of answers that are their reference, or one of several, as SQuAD compares them (Rajpurkar et
-    al. 2016): whatever the capitals, punctuation, articles and white space."""
+    al. 2016): ignoring capitals, punctuation, articles and white space."""
     same = lambda answer, reference: float(_bare(answer) == _bare(reference))  # noqa: E731
     return _best(answers, references, same)
 
 
 def token_f1(answers: Sequence[str], references: Sequence[str | Sequence[str]]) -> float:
-    """The mean f1 of an answer's words against its reference's, or the best of several; as SQuAD 2 has it,
-    where two that have no words are the same."""
+    """The mean f1 of an answer's words against its reference's, or the best of several; as in SQuAD 2, two
+    texts without words are equal."""
     return _best(answers, references, _overlap)
 
 
@@ -201,7 +201,7 @@ def _best(
     references: Sequence[str | Sequence[str]],
     measure: Callable[[str, str], float],
 ) -> float:
-    """The mean over all answers of the measure by the reference that is nearest."""
+    """The mean of a measure over all answers, each with the reference that gives the best value."""
     check_matched(answers, references)
     total = 0.0
     for number, (answer, refs) in enumerate(zip(answers, references, strict=True), 1):

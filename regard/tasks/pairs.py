@@ -46,10 +46,10 @@ SEPARATOR = "<sep>"
 
 @dataclass(frozen=True, kw_only=True)
 class PairTaskConfig:
-    """What translating and chatting have in common."""
+    """The base of the settings of translating and chatting."""
 
     smoothing: float = 0.1  # of labels: this share of the probability is spread over all words
-    r_drop: float = 0.0  # how much two passes with other dropout should agree: alpha of Liang et al. 2021
+    r_drop: float = 0.0  # how strongly two passes' dropout should agree: alpha of Liang et al. 2021
     forcing: float = 1.0  # recurrent models: how often the previous word is the true one, not the model's own
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class PairTaskConfig:
 @dataclass(frozen=True, kw_only=True)
 class TranslateConfig(PairTaskConfig):
     name: Literal["translate"]
-    longest: int | None = None  # tokens; longer sources go sentence by sentence. None: as in the data
+    longest: int | None = None  # tokens; longer sources are read sentence by sentence. None: as in the data
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +74,7 @@ class TranslateConfig(PairTaskConfig):
 @dataclass(frozen=True, kw_only=True)
 class ChatConfig(PairTaskConfig):
     name: Literal["chat"]
-    turns: int = 1  # how many turns of the conversation it reads, its own included
+    turns: int = 1  # the number of turns that it reads, its own included
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +87,7 @@ PairModel = Transformer | Seq2Seq
 
 
 class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
-    """Texts to texts."""
+    """Write a text for each text."""
 
     kinds = ("transformer", "t5", *CELLS)
     data_config = PairConfig
@@ -135,7 +135,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
     @classmethod
     def _train_tokenizers(cls, train: list[Pair], held: list[Pair], data: PairConfig) -> list[Tokenizer]:
-        """One for both sides, or one for each."""
+        """Train one tokenizer for both sides, or one for each."""
         sides = [(False, pair) for pair in train] + [(True, pair) for pair in held]
         sources, targets = ([(out, pair[i]) for out, pair in sides] for i in (0, 1))
         if data.target_tokenizer is None:
@@ -145,7 +145,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
     @classmethod
     def turns(cls, config: PairConfigT) -> int:
-        """How many turns of a conversation are a source."""
+        """The number of turns of a conversation that are a source."""
         return 1
 
     @classmethod
@@ -157,11 +157,11 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         return encode_pairs(texts, self.tokenizer, self.output_tokenizer, self.tokenizer.id(SEPARATOR))
 
     def held_out(self, paths: Sequence[str]) -> PairDataset:
-        """What is too long for the model is still to be answered."""
+        """Data to score on; pairs that are too long for the model are answered, too."""
         return self.encode(build_histories(list(self.read_texts(paths)), self.turns(self.config)))
 
     def learn_answers(self, data: PairDataset, answers: Sequence[str]) -> tuple[PairDataset, int]:
-        """An answer that is empty, or too long for the model, does not replace the target."""
+        """Replace targets by answers, except by empty ones or ones that are too long for the model."""
         ids = self.output_tokenizer.encode_batch(answers)
         fits = [0 < len(row) < self.context for row in ids]
         targets = [new if fit else old for new, old, fit in zip(answers, data.targets, fits, strict=True)]
@@ -187,13 +187,13 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         return super().batch(samples, rows)
 
     def collate(self, data: PairDataset, rows: np.ndarray) -> Batch:
-        """Source and its attention mask (B, S); target from its beginning, and to its end (B, T)."""
+        """The source and its attention mask (B, S); the target as input and as output (B, T)."""
         source, attention_mask = with_end(data.source_ids, rows, self.context, self.source_end, newest=True)
         sides = (source, attention_mask, *self.collate_targets(data.target_ids, rows))
         return tuple(torch.from_numpy(x) for x in sides)
 
     def pad_to_bucket(self, batch: Batch) -> Batch:
-        """Both sides as long as the longest text of their bucket."""
+        """Pad both sides to the length of the longest text of their bucket."""
         width = min(self.context, bucket_width(max(side.shape[1] for side in batch)))
         fills = (0, 0, 0, IGNORED)
         return tuple(F.pad(t, (0, width - t.shape[1]), value=v) for t, v in zip(batch, fills, strict=True))
@@ -206,7 +206,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         return model
 
     def loss(self, model: PairModel, *batch: Tensor) -> Tensor:
-        """The sum over all predictions, in nats; the smoothed one while training."""
+        """The sum over all predictions, in nats, with label smoothing in training."""
         source, attention_mask, target, following = batch
         forcing = (self.config.forcing,) if self.config.forcing < 1 and model.training else ()
         smoothing = self.config.smoothing if model.training else 0.0
@@ -231,7 +231,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
 
 class Respelled(BucketedByPass):
-    """Pairs whose words come in other pieces at each pass: data.bpe_dropout."""
+    """Pairs whose words are split differently at each pass: data.bpe_dropout."""
 
     def __init__(self, task: PairTask[Any], data: PairDataset, seed: int, rows: int, tokens: int | None):
         super().__init__(data, task.lengths(data), seed, rows, tokens)
@@ -241,7 +241,7 @@ class Respelled(BucketedByPass):
             self.dropouts[1] = TokenDropout(task.target_tokenizer, data.bpe_dropout, seed)
 
     def spell(self, numbers: np.ndarray) -> tuple[PairDataset, np.ndarray]:
-        """The pairs with these numbers, spelled anew, and their rows."""
+        """The pairs with these indices, tokenized anew, and their rows."""
         rows, sides = numbers % len(self.data), (self.data.source_ids, self.data.target_ids)
         spelled = [
             dropout(side, rows, dropout.keys(2 * numbers + n), self.longest)
@@ -260,7 +260,7 @@ class Translate(PairTask[TranslateConfig]):
         return {"longest": int(pairs.source_lengths.max())}
 
     def parts(self, input: str) -> list[list[int]]:
-        """A text longer than those it was trained on goes sentence by sentence."""
+        """Split a text that is longer than the training texts into sentences."""
         longest = min(self.config.longest or self.context, self.context - 1)
         text = input.strip()
         if len(ids := self.tokenizer.encode(text)) <= longest:
@@ -289,11 +289,11 @@ class Chat(PairTask[ChatConfig]):
         return config.turns
 
     def encode(self, texts: list[tuple[list[str], str]]) -> PairDataset:
-        """A turn is one line, here as when it is asked."""
+        """Encode a turn, which is one line, as when the model is asked."""
         return super().encode([([turn.replace("\n", " ") for turn in turns], t) for turns, t in texts])
 
     def parts(self, input: str) -> list[list[int]]:
-        """A text of several lines is a conversation so far; what is too long loses its oldest words."""
+        """A text of several lines is the conversation so far; if it is too long, its oldest words are cut."""
         ids = self.encode_turns(input)
         return [ids[1 - self.context :]] if ids else []
 
@@ -302,7 +302,7 @@ class Chat(PairTask[ChatConfig]):
         return min(count, self.context - 1), count
 
     def encode_turns(self, input: str) -> list[int]:
-        """The last turns of a conversation."""
+        """Encode the last turns of a conversation."""
         lines = [line for line in input.split("\n") if line.strip()][-self.config.turns :]
         ids: list[int] = []
         for n, line in enumerate(lines):

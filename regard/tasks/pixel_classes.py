@@ -1,4 +1,4 @@
-"""Classes of what is read as pixels: images, and the spectrograms of recordings.
+"""Classification of pixels: images, and spectrograms of recordings.
 
 Shapes: B batch, C channels, H height, W width, L classes.
 """
@@ -42,7 +42,7 @@ from regard.vision.decoding import ImageSource
 
 @dataclass(frozen=True, kw_only=True)
 class PictureConfig(ReadConfig):
-    holdout: float = 0.1  # the share of the images or recordings to evaluate on, where no others are given
+    holdout: float = 0.1  # the share of the images or recordings to evaluate on, if no others are given
     memory_gb: float = 2.0  # of decoded images that are kept; the others are decoded again when needed
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Examples:
         return hashlib.sha256(self.sources.fingerprint().encode() + self.labels.tobytes()).hexdigest()
 
     def sampled_fingerprint(self) -> str:
-        """As earlier versions took it."""
+        """The fingerprint that earlier versions computed."""
         return hashlib.sha256(self.sources.sampled_fingerprint().encode() + self.labels.tobytes()).hexdigest()
 
 
@@ -109,7 +109,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     static_shapes = has_references = shows_scores = has_class_folders = has_media = True
     data_settings = ("labels", "mean", "std", "weights", "metric")
     ask_batch_size = 64
-    normalised: ClassVar[Text] = IMAGE  # what the page says about pixels as the network reads them
+    normalised: ClassVar[Text] = IMAGE  # the page's text about pixels as the network reads them
 
     def setup(self) -> None:
         self.labels = self.class_names = self.config.labels or ()
@@ -118,7 +118,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
         self.best_metric = None if metric == "loss" else metric
 
     def stack(self, pixels: Sequence[Tensor]) -> Tensor:
-        """Several inputs as one tensor (B, C, H, W)."""
+        """Stack several inputs to one tensor (B, C, H, W)."""
         return torch.stack(list(pixels))
 
     # Data
@@ -129,7 +129,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
         return Shuffled(data, seed, size, notes)
 
     def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
-        """All inputs once, as they are: (B, C, H, W), and their classes (B,)."""
+        """All inputs once, unchanged: (B, C, H, W), and their classes (B,)."""
         size = max(1, min(tokens, TOKENS_AT_ONCE) // self.context)
         for first in range(0, len(data), size):
             rows = np.arange(first, min(first + size, len(data)))
@@ -141,13 +141,13 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     # Training
 
     def attention_mask(self, model: ModelWithHead, pixels: Tensor) -> tuple[Tensor, ...]:
-        """The mask (B, tokens) over these pixels, where the model needs one."""
+        """The mask (B, tokens) for these pixels, if the model needs one."""
         return ()
 
     def logits(self, model: ModelWithHead, pixels: Tensor) -> Tensor:
         """(B, L) of inputs with bytes for pixels, or with numbers from 0 to 1."""
         x = pixels if pixels.is_floating_point() else pixels / 255
-        # Plain numbers: a tensor made of them would have the device waited for.
+        # Plain numbers: making a tensor of them would wait for the device.
         moments = zip(self.config.mean or (), self.config.std or (), strict=True)
         x = torch.stack([(x[:, i] - mean) / std for i, (mean, std) in enumerate(moments)], dim=1)
         return upcast(model(x, *self.attention_mask(model, pixels)))

@@ -13,7 +13,7 @@ from regard.tasks.loss import IGNORED, LOGITS_AT_ONCE
 
 
 def check_r_drop(alpha: float, model: nn.Module) -> None:
-    """Raise UserError if both passes of a model would be the same."""
+    """Raise UserError if both passes of a model would be equal."""
     if alpha and not getattr(model.config, "dropout", 0.0):
         raise UserError(f"task.r_drop={alpha} compares passes with different dropout; set model.dropout=0.1")
 
@@ -40,8 +40,8 @@ def r_drop(
 def r_drop_of_words(
     x: Tensor, W: Tensor, targets: Tensor, alpha: float, smoothing: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
-    """The same from hidden states (2N, D), and the output layer's weights (C, D); where there are many words,
-    logits are made part by part, and again for the gradient."""
+    """R-Drop from hidden states (2N, D) and the output layer's weights (C, D). With a large vocabulary,
+    logits are computed part by part, and again for the gradient."""
     x, y = x.flatten(0, -2).chunk(2)  # (N, D)
     targets, rows = targets.flatten(), max(1, LOGITS_AT_ONCE // (2 * len(W)))
 

@@ -1,4 +1,4 @@
-"""One input as its task gives it to the model, for those who look on: traces, views, What if."""
+"""One input as its task gives it to the model, for traces, views and What if."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from regard.errors import UserError
 
 @dataclass
 class Reading:
-    """What a model reads of one input, and how to run it on that; the result has a batch dimension."""
+    """The tokens of one input, and a function that runs the model on it; results have a batch dimension."""
 
     ids: dict[str, list[int]] = field(default_factory=dict)
     tokens: dict[str, list[str]] = field(default_factory=dict)
@@ -20,17 +20,17 @@ class Reading:
     pixels: Tensor | None = None
     grid: tuple[int, int] | None = None
     unread: int = 0  # tokens of the input that don't fit the model's context
-    may: Tensor | None = None  # where an answer may begin or end, of a model that finds spans
+    may: Tensor | None = None  # where an answer may begin or end, if the model finds spans
 
 
 def on_device(model: nn.Module, *rows: Sequence[int]) -> list[Tensor]:
-    """Each row of ids as a batch of one, where the model is."""
+    """Make a batch of one of each row of ids, on the model's device."""
     device = next(model.parameters()).device
     return [torch.tensor([list(row)], device=device) for row in rows]
 
 
 def recorded_call(model: nn.Module, run: Callable[[], Any]) -> tuple[tuple[Any, ...], Tensor]:
-    """The arguments and the result of the model's only forward call while `run` runs."""
+    """Return the arguments and the result of the only forward call of the model during `run`."""
     calls: list[tuple[tuple[Any, ...], Tensor]] = []
     hook = model.register_forward_hook(lambda _, args, result: calls.append((args, result)))
     try:

@@ -1,4 +1,4 @@
-"""What a task is asked, and what it learns from."""
+"""Requests to a task: what to answer, and what to learn from."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,26 +14,26 @@ ConfigT = TypeVar("ConfigT")
 
 @dataclass(frozen=True)
 class Request:
-    """Inputs, and how to answer them."""
+    """Inputs, and options of the answers."""
 
     inputs: Sequence[Any]  # texts, conversations, or images: an `ImageSource` or pixels, never a path
     sampling: Sampling = field(default_factory=Sampling)
     stop: Sequence[str] = ()  # an answer ends before the first of these
     samples: int = 1  # answers to each input
-    options: Mapping[str, Any] = field(default_factory=dict)  # of this task alone, see `Task.extra_options`
+    options: Mapping[str, Any] = field(default_factory=dict)  # the task's own, see `Task.extra_options`
     cached: bool = True  # keep the keys and values of earlier tokens
 
 
 @dataclass(frozen=True)
 class DataRequest(Generic[ConfigT]):
-    """Files to learn from, and what has to be known to read them."""
+    """Files to learn from, and the settings needed to read them."""
 
     paths: Sequence[str]
     valid: Sequence[str]  # files to evaluate on; none: a part of the others is held out
     data: Any  # the [data] section: an instance of `Task.data_config`
     config: ConfigT  # the [task] section
     context: int  # of the model
-    tokenizers: Sequence[Tokenizer] = ()  # of an earlier run, to be used again
+    tokenizers: Sequence[Tokenizer] = ()  # of an earlier run, to use again
     base: Any = None  # the task of the model that training starts from
 
     def tokenizer(self, texts: Iterable[tuple[bool, str]], specials: Sequence[str]) -> Tokenizer:
@@ -42,7 +42,7 @@ class DataRequest(Generic[ConfigT]):
 
 
 class Prompt(NamedTuple):
-    """What a model reads before it writes."""
+    """The input of a model that writes."""
 
     ids: list[int]  # where the answer begins: a text to continue, or the first token of a target
     source: Source | None = None  # what an encoder reads: token ids, or pixels

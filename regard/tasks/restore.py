@@ -1,4 +1,4 @@
-"""Restoring: spans of a text are missing, and the model writes what was there. Raffel et al. 2020, T5.
+"""Span corruption: spans of a text are missing, and the model writes them. Raffel et al. 2020, T5.
 
 Shapes: B batch, S source tokens, T target tokens.
 """
@@ -31,8 +31,8 @@ BLANK = re.compile(r"_{2,}|\[MASK\]|<extra_id_\d+>")
 @dataclass(frozen=True, kw_only=True)
 class RestoreConfig:
     name: Literal["restore"]
-    missing: float = 0.15  # the share of the tokens
-    span: float = 3.0  # how many tokens are missing in a row, on average
+    missing: float = 0.15  # the share of the tokens that are missing
+    span: float = 3.0  # the mean length of a missing span, in tokens
 
     def __post_init__(self) -> None:
         if not 0 < self.missing < 1:
@@ -75,7 +75,7 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
         return length - missing + spans + 1, missing + spans + 1
 
     def holes(self, length: int) -> tuple[int, int]:
-        """How many tokens are missing, and in how many spans."""
+        """The number of missing tokens, and of spans."""
         missing = min(max(1, round(length * self.config.missing)), length - 1)
         spans = max(1, round(missing / self.config.span))
         return missing, min(spans, length - missing, len(self.sentinels))
@@ -98,8 +98,8 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
         return self.collate(texts, [np.random.Philox(key=[samples.seed, row]) for row in rows.tolist()])
 
     def collate(self, data: np.ndarray, rows: Sequence[np.random.BitGenerator]) -> Batch:
-        """Texts (B, L) with spans taken out, each by its own generator: source, its attention mask (all
-        True), target, and what follows."""
+        """Remove spans from texts (B, L), each by its own generator: the source, its attention mask (all
+        True), and the target as input and as output."""
         missing, spans = self.holes(data.shape[1])
         marks, end = np.array(self.sentinels[:spans]), [self.end]
         sources, targets = [], []
@@ -118,7 +118,7 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
         return source_ids, torch.ones_like(source_ids, dtype=torch.bool), target_ids, following
 
     def evaluation_batches(self, data: Stream, tokens: int) -> Iterator[Batch]:
-        """The whole stream, window by window; what is missing is the same every time."""
+        """The whole stream, window by window; the same spans are missing every time."""
         starts = range(0, len(data) - 1, self.length)
         size = max(1, tokens // self.context)
         full = [start for start in starts if start + self.length <= len(data)]
@@ -152,7 +152,7 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
         return guess_targets(batches, self.tokenizer.vocab)
 
     def preview(self, model: Transformer, data: Stream, seed: int) -> str:
-        """A text of the data with blanks, and the text with what the model puts in."""
+        """A text of the data with blanks, and the text as the model fills it."""
         ids = data.read(0, min(len(data), self.length, 40))
         source = self.collate(ids[None], [np.random.Philox(key=[0, 0])])[0][0].tolist()
         ((best,),) = self._generate(model, [source], Sampling(max_new_tokens=60, temperature=0), 1)
@@ -170,7 +170,7 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
             count = many if len(parts) > 1 else "none"
             raise UserError(f"mark what is missing with ___ ({count}), as in: The fox ___ over the dog")
         ids: list[int] = []
-        for i, part in enumerate(parts):  # a word brings the space before it: the blank's is left out
+        for i, part in enumerate(parts):  # a word includes the space before it: the blank's is left out
             part = part.rstrip() if i < len(parts) - 1 else part
             ids += [*([self.sentinels[i - 1]] if i else []), *self.tokenizer.encode(part)]
         if len(ids) >= self.context:
@@ -212,7 +212,7 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
         return [Prompt([self.begin], self.source(input))]
 
     def encode_target(self, prompt: Prompt, target: str) -> list[int]:
-        """What goes into the blanks, as in "jumps ___ lazy"."""
+        """Encode the contents of the blanks, as in "jumps ___ lazy"."""
         blanks = [id for id in prompt.source or () if id in self.sentinels]
         spans = BLANK.split(target)
         if len(spans) != len(blanks):

@@ -28,9 +28,9 @@ from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses, Pi
 from regard.tasks.request import DataRequest
 
 WIDEST = 64  # pixels to which images are scaled down, if no size is given: attention costs
-SHAPES = 4000, 500  # images that are drawn if none are given: to train and to evaluate on
-MAX_PATCHES = 2**16  # of an image, whatever a model from elsewhere asks for: each attends to all
-SALT = 0x706963747572  # what is done to images has other keys than their order
+SHAPES = 4000, 500  # the number of images that are drawn if none are given: for training and for evaluation
+MAX_PATCHES = 2**16  # the largest number of patches, also for models from elsewhere: each attends to all
+SALT = 0x706963747572  # augmentations use other random numbers than the order of the data
 
 
 def check_image_settings(size: int | None, channels: int | None) -> None:
@@ -66,7 +66,7 @@ class See(PixelClasses[SeeConfig]):
 
     @classmethod
     def read(cls, request: DataRequest[SeeConfig]) -> Corpus:
-        """Without paths, drawn shapes."""
+        """Read the data; without paths, draw shapes."""
         config, memory = request.config, request.data.memory
         if request.paths:
             images, labels = read_image_classes(request.paths, config.size, config.channels, WIDEST, memory)
@@ -102,11 +102,11 @@ class See(PixelClasses[SeeConfig]):
         return Examples(images, labels, self.labels)
 
     def batch(self, samples: Shuffled, rows: np.ndarray) -> Batch:
-        """Images (B, K, C, H, W), how to change each and to mix them; the class of the image mixed in, and of
-        the image itself (B,)."""
+        """Images (B, K, C, H, W), how to augment and to mix them, and the classes (B,) of the image mixed in
+        and of the image itself."""
         c, data, row_keys = self.config, samples.data, random_keys(samples.seed ^ SALT, rows)
         index = [samples.at(rows)]
-        if c.mixup or c.cutmix:  # with any other image, which is changed in its own way
+        if c.mixup or c.cutmix:  # with any other image, which has its own augmentation
             index.append((mix64(row_keys) % np.uint64(len(data))).astype(np.int64))
         K, side = len(index), data.sources.shape[-1]
         pixels = data.sources.read(np.stack(index, axis=1).ravel()).unflatten(0, (-1, K))
@@ -118,7 +118,7 @@ class See(PixelClasses[SeeConfig]):
         return pixels, *(torch.from_numpy(x) for x in (how, mixing, *labels))
 
     def count_read(self, batch: Batch) -> dict[str, float]:
-        """Images, and the tokens that their patches are."""
+        """Count the images and their tokens, one for each patch."""
         return {"images": len(batch[0]), "tokens": len(batch[0]) * self.context}
 
     # Training
@@ -140,7 +140,7 @@ class See(PixelClasses[SeeConfig]):
         return ModelWithHead(vit, len(config.labels or (0,)), dropout=c.dropout)
 
     def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
-        """The sum of cross-entropies; of a mixed image, each class counts as much as is seen of it."""
+        """The sum of cross-entropies; each class of a mixed image counts by its share of the pixels."""
         *_, other, labels = batch
         x, stays = self.augmented(*batch[:3])
         logits, smoothing = self.logits(model, x), self.config.smoothing
@@ -150,7 +150,7 @@ class See(PixelClasses[SeeConfig]):
 
     @torch.no_grad()
     def augmented(self, pixels: Tensor, how: Tensor, mixing: Tensor) -> tuple[Tensor, Tensor]:
-        """The images of a batch, changed and mixed (B, C, H, W), and how much of each is its own (B,)."""
+        """The augmented and mixed images of a batch (B, C, H, W), and each one's own share (B,)."""
         B, K = pixels.shape[:2]
         x = apply_augmentation(self.config, pixels.flatten(0, 1) / 255, how.flatten(0, 1))
         x, *partners = x.unflatten(0, (B, K)).unbind(1)
@@ -161,7 +161,7 @@ class See(PixelClasses[SeeConfig]):
 
 
 def shapes(config: SeeConfig, held: bool) -> tuple[ImageDataset, list[str]]:
-    """Images of drawn shapes, the size of which is fixed, and their classes."""
+    """Make images of drawn shapes, whose size is fixed, and their classes."""
     if config.size not in (None, SIZE) or config.channels not in (None, 3):
         raise UserError(f"shapes are drawn in colour, {SIZE} pixels wide; give DATA for another task.size")
     drawing = draw_shapes(seed=1 + held, count=SHAPES[held])

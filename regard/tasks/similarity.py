@@ -27,11 +27,11 @@ from regard.data.tables import is_table, read_table
 from regard.draw.terminal import progress
 from regard.errors import UserError
 
-LINES_AT_ONCE = 4096  # of a file that is searched, from text to vectors
-VECTORS_AT_ONCE = 65536  # of these, compared with a question
+LINES_AT_ONCE = 4096  # the lines of a file that are embedded at a time
+VECTORS_AT_ONCE = 65536  # the vectors that are compared with a question at a time
 
 Texts = tuple[str, ...]  # a pair, or a triplet: a text, one that means the same, and one that does not
-Table = tuple[list[Texts], list[float] | None]  # of each a score, if there are some
+Table = tuple[list[Texts], list[float] | None]  # a score for each pair, if there are any
 NEGATIVE = Field("negative", ("neg", "hard_negative", "negatives", "contradiction"))
 TRIPLETS = Layout(
     (
@@ -95,7 +95,7 @@ def scored_pairs(table: LabelledTexts) -> Table:
 
 
 def table_kind(paths: Sequence[str]) -> str:
-    """Whether the first file has "scores", by a header of labelled data, "triplets" or "pairs"."""
+    """Return whether the first file has "scores" (by a header of labelled data), "triplets" or "pairs"."""
     columns = current_reading().columns
     if "negative" in columns:
         return "triplets"
@@ -119,7 +119,7 @@ def table_kind(paths: Sequence[str]) -> str:
 
 
 class LineIndex:
-    """The lines of a file and their vectors, in temporary files: a million of them need little memory."""
+    """The lines of a file and their vectors, in temporary files: a million lines need little memory."""
 
     def __init__(self, path: str, embed: Callable[[list[str]], Tensor]):
         self.path, offsets = path, [np.zeros(1, np.int64)]

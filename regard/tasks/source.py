@@ -1,4 +1,4 @@
-"""What tasks share that read a source and write a target: a translation, a reply, a caption."""
+"""The base of tasks that read a source and write a target: a translation, a reply, a caption."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,15 +27,15 @@ from regard.tasks.request import Prompt, Request
 from regard.tasks.task import ConfigT, DataT, ModelT, Task
 
 PAD, BEGIN, END = "<pad>", "<s>", "</s>"
-TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65_536}  # of sources, answered together: more fill a GPU
+TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65_536}  # tokens of sources answered together: more fill a GPU
 
 
 class SourceTask(Task[ConfigT, DataT, ModelT]):
-    """Read a source, write a target. What a source is, the tasks below say."""
+    """Read a source, write a target. Subclasses define the source."""
 
     specials: ClassVar[tuple[str, ...]] = (PAD, BEGIN, END)
     has_references = generates = has_source = streams = True
-    extra_options = ("prefix",)  # how every answer begins
+    extra_options = ("prefix",)  # the tokens that every answer begins with
     begin: int
     end: int
     source_end: int
@@ -59,7 +59,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         return count_pair(batch)
 
     def collate_targets(self, ids: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What the decoder reads, from its beginning, and what it should write, to its end: (B, T)."""
+        """The decoder's inputs, with the first token, and its targets, with the end token: (B, T)."""
         following, counts = with_end(ids, rows, self.context, self.end)
         target = np.roll(following, 1, axis=1)
         target[:, 0] = self.begin
@@ -69,11 +69,11 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
     # Prompts
 
     def parts(self, input: Any) -> list[Any]:
-        """What is read of an input, each part on its own: ids without the end, or pixels."""
+        """Split an input into parts that are read one by one: ids without the end token, or pixels."""
         raise NotImplementedError
 
     def source(self, part: Any) -> Any:
-        """A part as the encoder reads it."""
+        """Encode a part for the encoder."""
         return [*part, self.source_end]
 
     def prompts(self, input: Any, as_user: bool = False) -> list[Prompt]:
@@ -114,7 +114,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         yield from stream_text(steps, self.output_tokenizer, rows, request.stop, prompt[1:])
 
     def answers(self, model: ModelT, request: Request) -> list[list[Answer]]:
-        """Inputs of several parts are answered part by part; the prefix stands before the first one."""
+        """Inputs of several parts are answered part by part; the prefix belongs to the first one."""
         prefix = self._prefix(request)
         parts = [
             (i, "" if n else prefix, prompt.source)
@@ -149,7 +149,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         return [[replace(answer, text=prefix + answer.text) for answer in several] for several in answers]
 
     def _prefix(self, request: Request) -> str:
-        """Without the space at its end if the tokenizer drops that: the next word will bring its own."""
+        """Remove the space at the end of a prefix if the tokenizer drops it: the next word has its own."""
         prefix = request.options.get("prefix", "")
         decoded = self.output_tokenizer.decode(self.output_tokenizer.encode(prefix))
         return prefix if decoded[-1:].isspace() else prefix.rstrip()
@@ -161,8 +161,8 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         return prompt
 
     def cross_attention(self, model: ModelT, input: Any, answer: str) -> tuple[Tensor, list[str], list[str]]:
-        """What each token of an answer attends to in the source: weights (T, S), the mean over the heads of
-        the last layer; and the tokens of both sides, T of the answer and S of the source."""
+        """How each token of an answer attends to the source: weights (T, S), the mean over the heads of the
+        last layer; and the tokens of both sides, T of the answer and S of the source."""
         source, written = self.source(self.parts(input)[0]), [*self.output_tokenizer.encode(answer), self.end]
         device = next(model.parameters()).device
         inputs = [source, torch.tensor([self.begin, *written[:-1]])]
@@ -179,7 +179,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
 def with_end(
     side: Ragged, rows: np.ndarray, longest: int, end: int, newest: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of ids with `end` after each, and their mask; of long rows, the first or the newest ids."""
+    """Append `end` to rows of ids, and return them and their mask; long rows lose their last or first ids."""
     n = np.minimum(side.lengths[rows], longest - 1)[:, None]
     starts = side.offsets[rows + 1][:, None] - n if newest else side.offsets[rows][:, None]
     i = np.arange(n.max() + 1)
@@ -190,7 +190,7 @@ def with_end(
 
 
 def group_by_length(lengths: Sequence[int], width: int, device: str = "cpu") -> Iterator[list[int]]:
-    """Numbers of sources of similar length, longest first, as many as are answered together."""
+    """Group the indices of sources of similar length, longest first; a group is answered together."""
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
     at_once = TOKENS_AT_ONCE.get(device, TOKENS_AT_ONCE["cpu"])
     while order:
@@ -200,7 +200,7 @@ def group_by_length(lengths: Sequence[int], width: int, device: str = "cpu") -> 
 
 
 def join_parts(parts: list[list[Answer]], samples: int) -> list[Answer]:
-    """The answers to the parts of an input as answers to all of it: the best with the best, and so on."""
+    """Join the answers to the parts of an input: the best with the best, and so on."""
     if len(parts) == 1:
         return parts[0]
     answers = []

@@ -43,7 +43,7 @@ from regard.tasks.task import PROBABILITIES, Task, upcast
 @dataclass(frozen=True, kw_only=True)
 class SpanTaskConfig:
     name: Literal["span"]
-    longest: int = 30  # tokens of an answer, at most
+    longest: int = 30  # the largest number of tokens of an answer
     unanswerable: bool = False  # some questions have no answer, as found in the data
     separators: int = 1  # [SEP] between question and text; 2 as in RoBERTa and Longformer
 
@@ -60,11 +60,11 @@ class Window:
 
     ids: list[int]
     second: int  # where the text begins
-    may: list[bool]  # where an answer may begin or end; or that there is none, at [CLS]
-    offsets: list[tuple[int, int]]  # of the part's tokens, in characters of the text, without spaces
+    may: list[bool]  # where an answer may begin or end; [CLS] stands for no answer
+    offsets: list[tuple[int, int]]  # the tokens' places in characters of the text, without spaces
 
     def place(self, start: int, end: int) -> tuple[int, int]:
-        """The tokens that an answer begins and ends with; [CLS] twice if it is not wholly in the part."""
+        """The first and the last token of an answer; [CLS] for both if it is not entirely in this part."""
         o, may = self.offsets, self.may[self.second :]
         if not o or not (o[0][0] <= start and end <= o[-1][1]):
             return 0, 0
@@ -100,7 +100,7 @@ class Examples:
 
 
 class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
-    kinds = ("bert",)  # a GPT would have to begin an answer before it has read it
+    kinds = ("bert",)  # a GPT can't find where an answer begins before it has read it
     specials = SPECIALS
     data_config = DataConfig
     builtin = ("span.jsonl",), ("span.valid.jsonl",)
@@ -135,7 +135,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         questions = read_spans(request.paths)
         if request.valid:
             train, held = questions, read_spans(request.valid)
-        else:  # whole texts: a question about a text gives away answers to others about it
+        else:  # split by whole texts: questions about one text give away each other's answers
             texts = list(dict.fromkeys(span.context for span in questions))
             out = dict(zip(texts, hold_out_groups(texts, request.data.holdout), strict=True))
             train, held = ([s for s in questions if out[s.context] == side] for side in (False, True))
@@ -152,7 +152,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         return Corpus(training, valid, tokenizer, task_settings=settings, notes=notes + more)
 
     def examples(self, questions: Sequence[Span]) -> tuple[Examples, list[str]]:
-        """Questions and texts as ids, and the places of the answers; notes say what does not fit."""
+        """Encode questions and texts, and find the places of the answers; notes say what does not fit."""
         by_question = self.windows([(span.question, span.context) for span in questions])
         windows, places, long, lost, none = [], [], 0, 0, 0
         for span, several in zip(questions, by_question, strict=True):
@@ -168,12 +168,12 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         notes = [f"{long:,} {of} texts are longer than {self.context} tokens (model.context) and are read in "
                  "parts that overlap"] if long else []  # fmt: skip
         notes += [f"{none:,} {of} questions have no answer: the model learns to say so"] if none else []
-        notes += [f"{lost:,} {of} answers are whole in no part, and not learned"] if lost else []
+        notes += [f"{lost:,} {of} answers don't fit into one part and are not learned"] if lost else []
         return Examples(questions, windows, np.array(places, dtype=np.int64).reshape(-1, 2)), notes
 
     def windows(self, pairs: Sequence[tuple[str, str]]) -> list[list[Window]]:
-        """A question with a text; where this is too long, with parts of it, each from the middle of the one
-        before. A question may take half of the room."""
+        """Make a window of a question and a text. A text that is too long gets several, each from the middle
+        of the previous one. A question may take half of the context."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         encoded = {
             text: (ids, [strip_offsets(text, *offset) for offset in offsets])
@@ -189,7 +189,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
             windows = []
             for i in starts:
                 part = offsets[i : i + width]
-                visible = [begin < stop for begin, stop in part]  # no answer is a space
+                visible = [begin < stop for begin, stop in part]  # answers don't begin or end with spaces
                 row = [self.first, *about, *between, *ids[i : i + width], self.end]
                 windows.append(Window(row, second, [True] + [False] * (second - 1) + visible + [False], part))
             result.append(windows)
@@ -217,15 +217,14 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
     def logits(
         self, model: ModelWithHead, ids: Tensor, attention_mask: Tensor, segments: Tensor, may: Tensor
     ) -> Tensor:
-        """Of every place as the answer's first and as its last."""
+        """The logits of every place as the first and as the last of the answer."""
         has_segments = model.config.segments > 1  # type: ignore[union-attr]
         x = model(ids, attention_mask, segments if has_segments else None, self.globals(model, ids))
         x = x.transpose(1, 2)  # (B, 2, T)
         return upcast(x).masked_fill(~may[:, None], float("-inf"))
 
     def globals(self, model: ModelWithHead, ids: Tensor) -> Tensor | None:
-        """How many first tokens of each row a Longformer attends to from everywhere: those of the question,
-        (B, 1, 1, 1)."""
+        """The number of global tokens of each row in a Longformer, those of the question: (B, 1, 1, 1)."""
         if not getattr(model.config, "global_qkv", False):
             return None
         return (ids == self.end).long().argmax(1)[:, None, None, None]
@@ -236,7 +235,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         return cross_entropy(self.logits(model, *inputs), None, places)
 
     def measure(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
-        """The loss, how many of the places were right, and of how many windows both."""
+        """The loss, how many of the places were right, and in how many windows both were."""
         *inputs, places = batch
         logits = self.logits(model, *inputs)  # (B, 2, T)
         right = logits.argmax(-1) == places  # (B, 2)
@@ -256,13 +255,13 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
 
     @torch.inference_mode()
     def answers(self, model: ModelWithHead, request: Request) -> list[list[Answer]]:
-        """The likeliest answers to each question, as they stand in the text, with their probabilities. A tab
+        """The likeliest answers to each question, as written in the text, with their probabilities. A tab
         separates a question from its text."""
         pairs = [split_question(input) if isinstance(input, str) else input for input in request.inputs]
         flat = [(n, window) for n, several in enumerate(self.windows(pairs)) for window in several]
         examples = Examples([], [window for _, window in flat], np.zeros((len(flat), 2), dtype=np.int64))
         likely: list[dict[tuple[int, int], float]] = [{} for _ in pairs]
-        nothing = [1.0] * len(pairs)  # the probability that there is no answer, in the part where it is least
+        nothing = [1.0] * len(pairs)  # the smallest probability of no answer among the parts
         device, lengths = next(model.parameters()).device, examples.ids.lengths
         with evaluating(model):
             for rows in in_length_order(lengths, lengths, TOKENS_AT_ONCE) if flat else ():
@@ -285,13 +284,13 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         return answers
 
     def count_tokens(self, input: str | tuple[str, str]) -> tuple[int, int]:
-        """Of the question: a text is read in parts."""
+        """Count the tokens of the question, since a text is read in parts."""
         question, _ = split_question(input) if isinstance(input, str) else input
         count = len(self.tokenizer.encode(question))
         return min(count, self.room // 2), count
 
     def likeliest(self, logs: Tensor, window: Window, samples: int) -> list[tuple[tuple[int, int], float]]:
-        """The likeliest spans of a window (start, end) in characters; p = p(start) p(end)."""
+        """The likeliest spans (start, end) of a window, in characters; p = p(start) p(end)."""
         L, N = len(window.offsets), self.config.longest
         if not any(window.may[1:]):
             return []
@@ -336,7 +335,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
 
 
 def strip_offsets(text: str, start: int, end: int) -> tuple[int, int]:
-    """The offsets without the white space at the ends."""
+    """Remove white space at both ends of each span from its offsets."""
     while start < end and text[end - 1].isspace():
         end -= 1
     while start < end and text[start].isspace():

@@ -1,4 +1,4 @@
-"""Tagging: a label for every word, such as the part that it has in a name. Devlin et al. 2019, section 5.3.
+"""Tagging: a label for every word, such as its part in a name. Devlin et al. 2019, section 5.3.
 
 Shapes: B batch, T tokens, C classes.
 """
@@ -41,10 +41,10 @@ from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.task import Task
 
-WORD = re.compile(r"w+(?:-w+)*|[^ ]")  # over the kinds of a text's characters, see `split_words`
+WORD = re.compile(r"w+(?:-w+)*|[^ ]")  # matches the kinds of a text's characters, see `split_words`
 INNER = set("-'’.,")  # part of a word between its letters or digits: Ruiz-Hart, don't, 3.5
 
-Window = tuple[list[int], list[int]]  # ids, and where each word in it begins
+Window = tuple[list[int], list[int]]  # ids, and where each word begins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +52,11 @@ class TagConfig:
     name: Literal["tag"]
     labels: tuple[str, ...] | None = None  # the tags; None: as found in the data
     balanced: bool = False  # rare tags count as much as frequent ones
-    weights: tuple[float, ...] | None = None  # the weight of each tag, then; None: as found in the data
+    weights: tuple[float, ...] | None = None  # of each tag, if `balanced`; None: as found in the data
 
 
 def split_words(text: str) -> list[str]:
-    """A text's words, split at white space and punctuation; every other mark is a word of its own."""
+    """Split a text into words at white space and punctuation; every other mark is a separate word."""
 
     def kind(c: str) -> str:
         if c.isspace():
@@ -95,7 +95,7 @@ class Examples:
 
 
 class Tag(Task[TagConfig, Examples, ModelWithHead]):
-    kinds = ("bert", "gpt")  # a GPT knows only what stands before a word
+    kinds = ("bert", "gpt")  # a GPT reads only the text before a word
     specials = SPECIALS
     data_config = DataConfig
     builtin = ("tag.conll",), ("tag.valid.conll",)
@@ -144,7 +144,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         return Corpus(training, valid, tokenizer, task_settings=settings, notes=notes + more)
 
     def examples(self, sentences: Sequence[TaggedSentence]) -> tuple[Examples, list[str]]:
-        """Sentences as ids and numbers of tags, and notes: how many sentences take several windows."""
+        """Encode sentences and their tags; notes say how many sentences take several windows."""
         numbers = {name: number for number, name in enumerate(self.config.labels or ())}
         rows, labels, cut = [], [], 0
         for number, ((words, tags), windows) in enumerate(
@@ -169,8 +169,8 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         return Examples(sentences, ragged(rows), ragged(labels)), notes
 
     def windows(self, sentences: Sequence[Sequence[str]]) -> list[list[Window]]:
-        """Every sentence as one window or several that follow each other: each word is in one of them."""
-        # A word is encoded as inside of a text, with its space; the first one has none.
+        """Split every sentence into one or more windows, so that each word is in one of them."""
+        # A word is encoded as inside a text, with its space; the first one has none.
         spaced = [[(" " if i else "") + word for i, word in enumerate(words)] for words in sentences]
         pieces = self.pieces(list(dict.fromkeys(word for words in spaced for word in words)))
         result = []
@@ -188,13 +188,13 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         return result
 
     def pieces(self, words: Sequence[str]) -> dict[str, tuple[list[int], int]]:
-        """The ids of each word, no more than there is room for, and which of them is the first of the word
-        itself: where characters are tokens, the one after the space."""
+        """The ids of each word, as many as fit, and which of them begins the word itself: if tokens are
+        characters, the one after the space."""
         result = {}
         for word, (ids, offsets) in zip(words, self.tokenizer.encode_offsets(words), strict=True):
             space = word.startswith(" ")
             begin = next((i for i, (_, stop) in enumerate(offsets) if stop > space), len(ids))
-            if begin == len(ids):  # nothing of the word is left
+            if begin == len(ids):  # the tokenizer drops the whole word
                 ids.append(self.unknown)
             if len(ids) > self.room:
                 ids, begin = ids[begin : begin + self.room], 0
@@ -247,7 +247,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         if not self.of_entities:
             return metrics
         same, predicted, true = entities
-        return metrics | {"f1": 2 * same / max(1, predicted + true)}  # of parts, where sentences have several
+        return metrics | {"f1": 2 * same / max(1, predicted + true)}  # join the parts of long sentences
 
     def guess(self, model: ModelWithHead, batches: Iterable[Batch], data: Examples) -> Guess:
         return guess_targets(batches, len(self.config.labels or ()))
@@ -273,7 +273,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         return [[tag for _ in several for tag in next(coming)] for several in windows]
 
     def answers(self, model: ModelWithHead, request: Request) -> list[list[Answer]]:
-        """Each text's words with their tags; an input that is a list is words already."""
+        """Each text's words with their tags; an input that is a list is already split into words."""
         if request.samples > 1:
             raise UserError(
                 f"num_return_sequences={request.samples}: a text is tagged in one way only; leave it out"
@@ -287,7 +287,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         return answers
 
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Whole entities, if tags are parts of such."""
+        """Score whole entities, if the tags are parts of entities."""
         if not self.of_entities:
             return {}
         return scoring.entity_f1(*([parse_tags(text) for text in side] for side in (answers, references)))

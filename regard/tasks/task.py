@@ -1,4 +1,4 @@
-"""What a task is: all that the trainer, `ask`, `score`, traces, the page and the server know about it."""
+"""The interface of a task for the trainer, `ask`, `score`, traces, the page and the server."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from regard.vision.decoding import ImageSource
 
 ConfigT = TypeVar("ConfigT")  # the settings in a recipe's [task]
-DataT = TypeVar("DataT")  # what it is trained and evaluated on
+DataT = TypeVar("DataT")  # the data that it is trained and evaluated on
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Gather = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor, slice]]
 PROBABILITIES = Text(
@@ -38,36 +38,36 @@ PROBABILITIES = Text(
 
 
 class Task(ABC, Generic[ConfigT, DataT, ModelT]):
-    """A task states what it needs and what it can do; methods do the usual thing where there is one.
+    """A task states what it needs and what it can do; methods have the usual behaviour as their default.
 
     A task is added as one file with its config and its class, and a line in `regard/tasks/__init__.py`.
     """
 
     # What it needs
-    kinds: ClassVar[tuple[str, ...]]  # of models that can do it, as in MODELS, and others `like` them
+    kinds: ClassVar[tuple[str, ...]]  # kinds of models that can do it, as in MODELS, and others `like` them
     specials: ClassVar[tuple[str, ...]]  # tokens that its tokenizer must have
     data_config: ClassVar[type[Any]]  # the settings in a recipe's [data]
     builtin: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]  # files to train and evaluate on by default
-    data_settings: ClassVar[tuple[str, ...]] = ()  # settings that follow from the data, not for others
+    data_settings: ClassVar[tuple[str, ...]] = ()  # settings that follow from the data, and can't be set
     has_class_folders: ClassVar[bool] = False  # its folders are named after classes
     has_media: ClassVar[bool] = False  # it reads images or recordings, which a table may name
     inherits: ClassVar[tuple[str, ...]] = ()  # settings taken over from the model that it starts from
-    for_writers: ClassVar[str | None] = None  # the task that takes its place for models that continue texts
+    for_writers: ClassVar[str | None] = None  # the task that replaces it for models that continue texts
     measures_base: ClassVar[bool] = False  # the model that it starts from is evaluated, too
     static_shapes: ClassVar[bool] = False  # all batches have one shape, so that compiling pays
-    few_shapes: ClassVar[bool] = False  # or `pad_to_bucket` makes them have a few
+    few_shapes: ClassVar[bool] = False  # or `pad_to_bucket` reduces them to a few shapes
     divisible_batches: ClassVar[bool] = True  # the loss of a batch is the sum of the losses of its parts
-    # What it can learn from another model: the answers to its sources, or probabilities
+    # What it can learn from a teacher: the answers to its sources, or probabilities
     learns_from: ClassVar[Literal["answers", "probabilities"] | None] = None
     best_metric: str | None = None  # the highest is best; None: the lowest loss is
 
     # What it can do
-    reads: ClassVar[Literal["text", "image", "audio"]] = "text"  # all but texts become pixels
+    reads: ClassVar[Literal["text", "image", "audio"]] = "text"  # inputs other than texts become pixels
     generates: ClassVar[bool] = False  # it writes tokens one after another
-    has_source: ClassVar[bool] = False  # what it writes answers a source, which an encoder reads
-    streams: ClassVar[bool] = False  # the tokens it writes are the answer, piece by piece
+    has_source: ClassVar[bool] = False  # its output answers a source, which an encoder reads
+    streams: ClassVar[bool] = False  # the tokens that it writes are the answer, piece by piece
     embeds: ClassVar[bool] = False  # it has a vector for each text: `vectors`
-    predicts: ClassVar[Literal["next", "fill", "place"]] = "next"  # what a row of its logits is about
+    predicts: ClassVar[Literal["next", "fill", "place"]] = "next"  # the meaning of a row of its logits
     has_references: ClassVar[bool] = False  # answers are compared with references: `score_answers`
     class_names: Sequence[str] = ()  # where an answer is one of these
     class_weights: Constant | None = None
@@ -75,16 +75,16 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     shows_scores: ClassVar[bool] = False  # answers are shown with their scores, if they have some
     takes_messages: ClassVar[bool] = False  # a conversation is messages with roles, for a chat template
     converses: bool = False  # it remembers what was said
-    empty_answer: ClassVar[str] = ""  # what is shown instead of an answer without text
+    empty_answer: ClassVar[str] = ""  # shown instead of an empty answer
     generation: ClassVar[dict[str, Any]] = {}  # the usual options of `ask`
     extra_options: ClassVar[tuple[str, ...]] = ()  # options of `ask` that only this task has
     ask_batch_size: ClassVar[int] = 512  # inputs from a pipe answered together: enough to sort them by length
     example: ClassVar[str] = "The quick brown fox jumps over the lazy dog."  # an input to start with
 
-    # The tokens around what it reads and writes
+    # The tokens around its inputs and outputs
     begin: int | None = None  # before a target
     end: int | None = None  # after it
-    ends: tuple[int, ...] = ()  # where any of several tokens ends an answer
+    ends: tuple[int, ...] = ()  # if any of several tokens ends an answer
     source_end: int | None = None  # after a source
     template: Template | None = None  # how a conversation becomes a text
 
@@ -93,24 +93,24 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def __init__(
         self,
         config: ConfigT,
-        tokenizer: Tokenizer | None,  # None where images are read and nothing is written
+        tokenizer: Tokenizer | None,  # None if it reads images and writes nothing
         context: int,
-        target_tokenizer: Tokenizer | None = None,  # where what is written has a vocabulary of its own
+        target_tokenizer: Tokenizer | None = None,  # if the output has its own vocabulary
     ):
         self.config, self.context, self.target_tokenizer = config, context, target_tokenizer
         self.tokenizer: Tokenizer = tokenizer  # type: ignore[assignment]
         self.setup()
 
     def setup(self) -> None:
-        """What follows from the config, the tokenizer and the context."""
+        """Set attributes that follow from the config, the tokenizer and the context."""
 
     def with_context(self, context: int) -> Self:
-        """The same task for a model with another context."""
+        """Return the same task for a model with another context."""
         return type(self)(self.config, self.tokenizer, context, self.target_tokenizer)
 
     @property
     def output_tokenizer(self) -> Tokenizer:
-        """The tokenizer of what is written."""
+        """The tokenizer of the output."""
         return self.target_tokenizer or self.tokenizer
 
     @property
@@ -120,7 +120,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
     @property
     def starts(self) -> Sequence[int]:
-        """The tokens before every text, where a model was trained so."""
+        """The tokens before every text, if the model was trained with them."""
         return ()
 
     # Data
@@ -132,14 +132,14 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     @classmethod
     @abstractmethod
     def read(cls, request: DataRequest[ConfigT]) -> Corpus:
-        """Data to train and evaluate on, with the tokenizers and settings that follow from them."""
+        """Read the data to train and evaluate on, with the tokenizers and settings that follow from them."""
 
     @abstractmethod
     def held_out(self, paths: Sequence[str]) -> DataT:
-        """Data to score on."""
+        """Read data to score on."""
 
     def lengths(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The lengths of both sides of every row; twice the same where it has one."""
+        """The lengths of both sides of every row; twice the same if it has only one."""
         return data.ids.lengths, data.ids.lengths
 
     def samples(self, data: DataT, seed: int, rows: int, tokens: int | None) -> Samples:
@@ -151,34 +151,33 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         return self.collate(samples.data, rows)
 
     def pad_to_bucket(self, batch: Batch) -> Batch:
-        """The batch with more padding, so that there are only a few shapes."""
+        """Add padding to the batch, so that there are only a few shapes."""
         raise NotImplementedError
 
     def collate(self, data: Any, rows: Any) -> Batch:
-        """Rows of the data as a batch."""
+        """Collate rows of the data into a batch."""
         raise NotImplementedError
 
     def evaluation_batches(self, data: DataT, tokens: int) -> Iterator[Batch]:
-        """All of the data once, about so many tokens at a time."""
+        """All of the data once, in batches of about `tokens` tokens."""
         for rows in in_length_order(*self.lengths(data), tokens):
             yield self.collate(data, rows)
 
     def batch_length(self, batch: Batch) -> int:
-        """How much of the data a batch holds, as `len` counts it."""
+        """The size of a batch in the unit of `len`."""
         return len(batch[0])
 
     def count_read(self, batch: Batch) -> dict[str, float]:
-        """How much the model reads in a batch: the tokens, and before them the task's own unit, if that is
-        another one."""
-        return {"tokens": int(batch[1].sum())}  # of the attention mask
+        """Count what the model reads in a batch: the task's own unit, if it has one, and the tokens."""
+        return {"tokens": int(batch[1].sum())}  # the tokens of the attention mask
 
     def learn_answers(self, data: DataT, answers: Sequence[str]) -> tuple[DataT, int]:
-        """Where it learns from answers: the data with other targets, the answers to its sources, and how many
-        have taken their place."""
+        """If it learns from a teacher's answers: return the data with these answers as targets, and
+        how many were replaced."""
         raise NotImplementedError
 
     def predictions(self, model: ModelT, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Where it learns from probabilities: the logits of all predictions (..., C), and which count."""
+        """If it learns from probabilities: the logits of all predictions (..., C), and which count."""
         raise NotImplementedError
 
     # Training
@@ -189,20 +188,20 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: ConfigT) -> nn.Module:
-        """The model with the task's head on it, if the task has one."""
+        """Add the task's head to the model, if the task has one."""
         return model
 
     @classmethod
     def init_from(cls, model: nn.Module, data: Any) -> None:
-        """Load what a new model starts from, if that is not chance alone."""
+        """Load weights that a new model starts from, if there are any."""
 
     @abstractmethod
     def loss(self, model: ModelT, *batch: Tensor) -> Tensor:
         """The sum of the losses over all predictions of a batch."""
 
     def token_losses(self, model: ModelT, *batch: Tensor) -> Tensor:
-        """The loss of every prediction of a batch (B, T), in a task that predicts running text."""
-        raise UserError(f"the task {self.config.name} has no loss for each position; that of write has")  # type: ignore[attr-defined]
+        """The loss of every prediction of a batch (B, T), for a task that predicts running text."""
+        raise UserError(f"the task {self.config.name} has no loss for each position; only the task write has")  # type: ignore[attr-defined]
 
     def measure(self, model: ModelT, *batch: Tensor) -> Tensor:
         """The sums over a batch that `metrics` needs: the loss, and more in some tasks."""
@@ -213,11 +212,11 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """Metrics from the sums over `count` predictions."""
 
     def remark(self, *more: float) -> str | None:
-        """What is striking about the sums of an evaluation besides the loss, and what to do about it."""
+        """Describe a problem that the sums of an evaluation show, if any, and what to do about it."""
         return None
 
     def guess(self, model: ModelT, batches: Iterable[Batch], data: DataT) -> Guess | None:
-        """What the best constant answer to these batches of the data gives; None where that says nothing."""
+        """The loss of the best constant answer to these batches; None if it is not meaningful."""
         return None
 
     @abstractmethod
@@ -234,36 +233,36 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """`request.samples` answers to each input, or fewer."""
 
     def stream(self, model: ModelT, request: Request) -> Iterator[list[str]]:
-        """The pieces of all answers as they come; all at once where a task does not write token by token."""
+        """Yield the pieces of all answers as they are generated, or all at once."""
         yield [answer.text for several in self.answers(model, request) for answer in several]
 
     def join_arguments(self, texts: Sequence[str]) -> Sequence[str]:
-        """The inputs that the texts on a command line are: each one, or several of them joined."""
+        """Turn the texts of a command line into inputs: each text, or several of them joined."""
         return texts
 
     def default_samples(self, options: dict[str, Any]) -> int:
-        """How many answers each input gets, if nothing is said."""
+        """The default number of answers to each input."""
         return 1
 
     def conversation(self, turns: Sequence[str]) -> Any:
-        """What was said in turn, by the user first and last, as one input: a line each."""
+        """Join the turns of a conversation, the user's first and last, into one input: a line each."""
         return "\n".join(turn.replace("\n", " ") for turn in turns)
 
     def vectors(self, model: ModelT, texts: Sequence[str | Sequence[int]]) -> Tensor:
-        """A vector for each text or its token ids, where a task `embeds`."""
-        raise UserError("this model's task makes no vectors of texts; train one with the recipe embed")
+        """A vector for each text or its token ids, if the task `embeds`."""
+        raise UserError("this model's task does not embed texts; train one with the recipe embed")
 
     @property
     def text_limit(self) -> int:
-        """The tokens of a text that are read, at most."""
+        """The largest number of tokens of a text that are read."""
         return self.context
 
     def count_tokens(self, input: Any) -> tuple[int, int]:
-        """How many tokens of an input are read, and how many it has; the same where none is left out."""
+        """The number of tokens of an input that are read, and of all its tokens."""
         return 0, 0
 
     def may_be_long(self, input: Any) -> bool:
-        """Whether an input is a text of which `count_tokens` may say that not all is read."""
+        """Return whether an input is a text that may be too long to be read as a whole."""
         return isinstance(input, str) and self.reads == "text" and len(input.encode()) > self.text_limit // 4
 
     @property
@@ -272,23 +271,23 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         raise NotImplementedError
 
     def find_file(self, path: str) -> "ImageSource":
-        """The file at a path of this machine, where a task does not read texts."""
+        """The file at a path of this machine, if the task does not read texts."""
         from regard.data.images import find_image  # imports Pillow
 
         return find_image(path)
 
     def pixels(self, input: "ImageSource | Tensor") -> Tensor:
-        """An image as the model reads it, (C, H, W) in bytes."""
+        """The pixels of an image for the model, (C, H, W) in bytes."""
         from regard.data.images import read_pixels
 
         return read_pixels(input, self.image_shape)
 
     def example_input(self) -> str | Tensor:
-        """Something to ask, if nobody has said what."""
+        """An example to ask by default."""
         return self.example if self.reads == "text" else torch.full(self.image_shape, 128, dtype=torch.uint8)
 
     def score(self, model: ModelT, data: DataT) -> dict[str, float] | None:
-        """Scores that are not sums over batches, instead of all others."""
+        """Scores that are not sums over batches; they replace all others."""
         return None
 
     def count_scored(self, data: Any) -> int:
@@ -296,7 +295,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         return len(data)
 
     def score_answers(self, answers: Sequence[str], references: Sequence[Any]) -> dict[str, Any]:
-        """Scores of answers beside references, where a task `has_references`."""
+        """Scores of answers against references, if the task `has_references`."""
         raise NotImplementedError
 
     @property
@@ -309,10 +308,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         return [answer]
 
     def rate_answer(self, answer: str, reference: Any) -> float:
-        """How good an answer is, to compare it with another one, where a task does not write."""
+        """Rate an answer, to compare it with another one, if the task does not write."""
         return float(answer == reference)
 
-    # Prompts, where a task `generates`
+    # Prompts, if a task `generates`
 
     def prompts(self, input: Any, as_user: bool = False) -> list[Prompt]:
         """What the model reads of an input, one for each part that is answered on its own.
@@ -322,31 +321,31 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         raise NotImplementedError
 
     def prompt_of_ids(self, ids: list[int]) -> Prompt:
-        """The prompt of an input that is token ids already."""
+        """The prompt of an input that is already token ids."""
         raise NotImplementedError
 
     def adopt_prompt_format(
         self, begin: int | None, ends: Sequence[int], first: list[int] | None, template: Template | None
     ) -> None:
-        """Take over what another library's folder says of prompts: the token before a target, those that
-        end an answer, those before every text, and the chat template."""
+        """Take over the prompt format of another library's folder: the token before a target, the tokens that
+        end an answer, the tokens before every text, and the chat template."""
         if begin is not None:
             self.begin = begin
 
     def continue_from(self, base: "Task") -> None:
-        """Take over how prompts are made, from the task of the model that training starts from."""
+        """Take over the prompt format of the task of the model that training starts from."""
 
-    # Looking on: how an input becomes a forward call, and what comes of it
+    # For traces and views: an input's forward call and its result
 
     def reading(self, model: ModelT, input: Any) -> Reading:
-        """What the task gives to its model when it is asked, if that is one forward call."""
+        """What the model reads when it is asked, if that is one forward call."""
         args, _ = recorded_call(model, lambda: self.answers(model, Request([input])))
         ids, (read, count) = args[0][0].tolist(), self.count_tokens(input)
         tokens = {"text": self.tokenizer.tokens(ids)}
         return Reading({"text": ids}, tokens, lambda: model(*args), unread=count - read)
 
     def run_once(self, model: ModelT, text: str) -> None:
-        """Run the model on a text as when it is asked, for the sake of what can be watched."""
+        """Run the model on a text as when it is asked, so that its values can be recorded."""
         self.answers(model, Request([text]))
 
     def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
@@ -359,32 +358,32 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         d.see("probabilities", {"does": "softmax", "x": "logits"}, PROBABILITIES, box=SOFTMAX)
 
     def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:
-        """The rows of `count` rows of logits that are the answer."""
+        """Which of `count` rows of logits are the answer."""
         return list(range(count))
 
     def cross_attention(self, model: ModelT, input: Any, answer: str) -> tuple[Tensor, list[str], list[str]]:
-        """What each token of an answer attends to in its source."""
+        """How each token of an answer attends to its source."""
         raise UserError("this model answers without a source; there is no attention between the two")
 
     def split_target(self, input: Any) -> tuple[Any, str | None]:
-        """A source, and a target if there is one: a pair, or a text with a tab between them."""
+        """Split an input into a source and a target, if there is one: a pair, or a text with a tab."""
         if isinstance(input, str):
             input = tuple(input.split("\t", 1))
         return (*input, None)[:2] if isinstance(input, tuple | list) else (input, None)
 
     def source_prompt(self, model: ModelT, source: Any) -> Prompt:
-        """The prompt of a source that is answered in one go."""
+        """The prompt of a source that is answered as a whole."""
         prompts = self.prompts(source)
         if len(prompts) != 1:
             raise UserError(f"the text is read in {len(prompts)} parts, one after another; give one sentence")
         return prompts[0]
 
     def encode_target(self, prompt: Prompt, target: str) -> list[int]:
-        """A target as the model writes it, with its end."""
+        """Encode a target as the model writes it, with its end."""
         raise NotImplementedError
 
     def write_target(self, model: ModelT, prompt: Prompt, sampling: Sampling) -> list[int]:
-        """What the model writes itself, with its end."""
+        """The target that the model writes itself, with its end."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Figures about texts: how near they are to references, how varied, and what is chance."""
+"""Metrics of texts: similarity to references, diversity, and tests of significance."""
 
 import contextlib
 import math
@@ -21,8 +21,8 @@ SEED = "SACREBLEU_SEED"
 def text_scores(answers: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
     """BLEU (Papineni et al. 2002), chrF (Popović 2015) and TER (Snover et al. 2006) of all answers together.
 
-    As sacreBLEU has them (Post 2018), with the signature to quote beside BLEU; and the share of answers that
-    are their reference, whatever the white space.
+    As computed by sacreBLEU (Post 2018), with the signature to quote beside BLEU; and the share of answers
+    that equal their reference, ignoring white space.
     """
     check_matched(answers, references)
     lib = _sacrebleu()
@@ -53,7 +53,7 @@ def compare(
     samples: int = 1000,
     seed: int = 12345,
 ) -> dict[str, float]:
-    """Whether a and b differ by more than chance: paired bootstrap resampling (Koehn 2004) by sacreBLEU.
+    """Test whether a and b differ by more than chance: paired bootstrap resampling (Koehn 2004) by sacreBLEU.
 
     For bleu and chrf: `bleu` of a, `bleu_mean` ± `bleu_ci` its 95 % interval; `bleu_against`,
     `bleu_against_mean` and `bleu_against_ci`, the same of b; `bleu_p`, the two-sided p-value of their
@@ -79,7 +79,7 @@ def compare(
     for name, (theirs, ours) in (("bleu", results["BLEU"]), ("chrf", results["chrF2"])):
         for key, result in ((name, ours), (f"{name}_against", theirs)):
             scores |= {key: result.score, f"{key}_mean": result.mean, f"{key}_ci": result.ci}
-        # of equals sacreBLEU says the smallest p there is: no resample differs by more than nothing
+        # for equal scores, sacreBLEU gives the smallest p-value: no resample differs by more than 0
         scores[f"{name}_p"] = 1.0 if ours.score == theirs.score else ours.p_value
     return {key: float(value) for key, value in scores.items()}
 
@@ -87,7 +87,7 @@ def compare(
 def by_length(
     answers: Sequence[str], references: Sequence[str], sources: Sequence[str], edges: Sequence[int]
 ) -> list[dict[str, float]]:
-    """BLEU by the number of words in the source: of every interval [from, to) between edges that has any."""
+    """BLEU by the number of words in the source, for every interval [from, to) between edges with any."""
     check_matched(answers, references)
     check_matched(sources, references, "sources")
     if len(edges) < 2 or any(low >= high for low, high in pairwise(edges)):
@@ -108,7 +108,7 @@ def by_length(
 
 def caption_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """BLEU of up to 1, 2, 3 and 4 words (the last is `bleu`), CIDEr-D, and the share of answers that are one
-    of their references; chrF too, where sacreBLEU is installed. Capitals and punctuation don't count."""
+    of their references; chrF too, if sacreBLEU is installed. Capitals and punctuation don't count."""
     check_matched(answers, references)
     for number, refs in enumerate(references, 1):
         if not refs:
@@ -129,8 +129,8 @@ def corpus_bleu(
     answers: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
 ) -> list[float]:
     """BLEU of 1, 2, 3 and 4 words (Papineni et al. 2002) of all answers together, in percent: the geometric
-    mean of the precisions, each n-gram counted as often as the reference has it that has it most often;
-    short answers pay for the length of their nearest reference. As captions are scored: nothing smoothed."""
+    mean of the precisions, each n-gram counted at most as often as in any one reference; short
+    answers are penalised by the length of their nearest reference. No smoothing, as usual for captions."""
     right, said = np.zeros(4), np.zeros(4)
     length = expected = 0
     for words, refs in zip(answers, references, strict=True):
@@ -151,8 +151,8 @@ def corpus_bleu(
 def cider(
     answers: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]], sigma: float = 6.0
 ) -> float:
-    """CIDEr-D (Vedantam et al. 2015, eq. 6): how alike the counts of n-grams are, the rarer the more; 10 for
-    the reference itself. N-grams that all references share count nothing."""
+    """CIDEr-D (Vedantam et al. 2015, eq. 6): the similarity of n-gram counts, where rare ones count more; 10
+    for the reference itself. N-grams that all references share don't count."""
     documents = Counter(
         gram for refs in references for gram in {g for r in refs for n in range(1, 5) for g in _grams(r, n)}
     )
@@ -188,13 +188,13 @@ def _grams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def _columns(references: Sequence[str | Sequence[str]]) -> list[list[str | None]]:
-    """As sacreBLEU wants them: everyone's first reference, everyone's second; None where there is none."""
+    """References in sacreBLEU's order: everyone's first, everyone's second, ...; None if there is none."""
     rows = ([refs] if isinstance(refs, str) else refs for refs in references)
     return [list(column) for column in zip_longest(*rows)]
 
 
 def _sacrebleu() -> Any:
-    """The library, when it is needed: it takes a moment to load."""
+    """Import the library at first use, since it takes a moment to load."""
     try:
         import sacrebleu.significance
     except ImportError:
@@ -203,12 +203,12 @@ def _sacrebleu() -> Any:
 
 
 def _bleu(lib: Any) -> Any:
-    return lib.BLEU(force=True)  # the score is the same; it would print advice about spaces before full stops
+    return lib.BLEU(force=True)  # the score is the same, without advice about spaces before full stops
 
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """sacreBLEU takes its seed from the environment and nowhere else."""
+    """Set sacreBLEU's seed, which it takes only from the environment."""
     before = os.environ.get(SEED)
     os.environ[SEED] = str(seed)
     try:

@@ -46,9 +46,9 @@ UNKNOWN = "<unk>"
 STRETCH = 64  # words of text that one row reads
 SHARED = 32  # words drawn for each row
 STEP = 16  # gaps make rows longer, by a multiple of this: few shapes to compile for
-SALT = 0x776F726473  # what is drawn has other keys than the order of the text
+SALT = 0x776F726473  # samples use other random numbers than the order of the text
 VECTORS, MAP = "vectors.txt", "map.svg"
-SETS = (("word1", "word2", "word3", "target"), ("word1", "word2", "similarity"))  # by their columns
+SETS = (("word1", "word2", "word3", "target"), ("word1", "word2", "similarity"))  # columns of the tables
 TAGGED = re.compile(r".+-[nvja]")  # a word with its part of speech, as MEN writes them
 
 
@@ -56,8 +56,8 @@ TAGGED = re.compile(r".+-[nvja]")  # a word with its part of speech, as MEN writ
 class WordsTaskConfig:
     name: Literal["words"]
     mode: Literal["skipgram", "cbow"] = "skipgram"  # a word predicts each neighbour, or they predict it
-    negative: int = 5  # words drawn at random against each that was there: k
-    subsample: float = 1e-3  # t: words with a larger share of the text are skipped now and then; 0: never
+    negative: int = 5  # negative samples for each word: k
+    subsample: float = 1e-3  # t: words with a larger share of the text are sometimes skipped; 0: never
 
     def __post_init__(self) -> None:
         if self.negative < 1:
@@ -68,11 +68,11 @@ class WordsTaskConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WordsDataConfig(DataConfig):
-    tokenizer: str = "word"  # words apart from the signs around them; or a tokenizer.json or its folder
-    vocab: int = 500_000  # the most frequent ones
+    tokenizer: str = "word"  # words and signs apart; or a tokenizer.json or its folder
+    vocab: int = 500_000  # the number of words, the most frequent ones
     holdout: float = 0.02
     least: int = 5  # how often a word must occur to get a vector
-    lower: bool = True  # whether capitals make no difference
+    lower: bool = True  # lower-case all words
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,7 +81,7 @@ class WordsDataConfig(DataConfig):
 
 
 class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
-    """It is trained on a `Stream`, and scored on tables of similarities or analogies."""
+    """Trained on a `Stream`, and scored on tables of similarities or analogies."""
 
     kinds = ("words",)
     specials = ("<|endoftext|>", UNKNOWN)
@@ -93,7 +93,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
     generation: ClassVar[dict[str, Any]] = {"top_k": 10}  # neighbours
 
     def setup(self) -> None:
-        self.chances: Chances | None = None  # those of the training text
+        self.chances: Chances | None = None  # of the training text
         ids = (self.tokenizer.id(token) for token in self.specials)
         self.words = whole_words(self.tokenizer)
         self.no_words = [id for id in ids if id is not None]
@@ -136,18 +136,18 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         return self.collate(samples.batch(rows)[:, :-1], random_keys(samples.seed ^ SALT, rows))
 
     def evaluation_batches(self, data: Stream, tokens: int) -> Iterator[Batch]:
-        """The whole stream once; what is drawn is the same every time."""
+        """The whole stream once; the same samples are drawn every time."""
         done = 0
         for ids, _ in in_order(data, STRETCH, max(1, tokens // STRETCH)):
             yield self.collate(ids, random_keys(SALT, np.arange(done, done + len(ids))))
             done += len(ids)
 
     def collate(self, data: np.ndarray, rows: np.ndarray) -> Batch:
-        """Of text (B, STRETCH), each row with its key: the words that are not passed over, the words drawn
-        against them, and how far each word looks: up to 1, 2, ... or `context` words, all equally likely.
+        """For text (B, STRETCH), each row with its key: the words that are not skipped, their negative
+        samples, and the window of each word: up to 1, 2, ... or `context` words, all equally likely.
 
-        Everything is a function of the row's key. What is passed over leaves no gap; documents are kept
-        apart by one as wide as the context.
+        Everything is a function of the row's key. Skipped words leave no gap; documents are separated by a
+        gap as wide as the context.
         """
         assert self.chances is not None
         B, S = data.shape
@@ -168,7 +168,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         return targets(batch)
 
     def count_read(self, batch: Batch) -> dict[str, float]:
-        """The words that are not passed over."""
+        """Count the words that are not skipped."""
         return {"tokens": targets(batch)}
 
     # Training
@@ -177,7 +177,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         """-Σ log σ(v'ᵀ v) over all pairs of a word and one near it, and k times the mean of -log σ(-v'ᵀ v)
         over the words drawn: eq. 4, whose expectation over single draws it is.
 
-        That all words of a row share what is drawn (Ji et al. 2016) makes large products of many small ones.
+        All words of a row share their samples (Ji et al. 2016), so that products are few and large.
         """
         ids, negatives, reach = batch
         T, M = ids.shape[1], negatives.shape[1]
@@ -187,7 +187,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         near = (apart > 0) & (apart <= reach[:, :, None]) & (reach != IGNORED)[:, None, :]
         near = near.to(x.dtype)  # (B, T, T)
         pairs = near.sum(-1)  # (B, T)
-        if self.config.mode == "cbow":  # the mean of all near it and the word itself are the one pair
+        if self.config.mode == "cbow":  # the mean of the neighbours and the word are one pair
             x = near @ x / pairs.clamp(min=1)[..., None]  # (B, T, D)
             pairs = pairs.clamp(max=1)
             near = torch.diag_embed(pairs)  # (B, T, T)
@@ -217,7 +217,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
 
     def answers(self, model: Word2Vec, request: Request) -> list[list[Answer]]:
         """The words nearest to "king", or to "king - man + woman": `top_k` of them on a line, each with its
-        cosine or distance; or, where several `samples` are asked for, each an answer with its score."""
+        cosine or distance; with several `samples`, each is an answer with its score."""
         several, distance = request.samples > 1, request.options.get("distance", "cosine")
         count = request.samples if several else request.sampling.top_k or self.generation["top_k"]
         vectors, answers = self.word_vectors(model), []
@@ -235,8 +235,8 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         return next(iter(self.words))
 
     def score(self, model: nn.Module, data: dict[str, list[dict[str, str]]]) -> dict[str, float]:
-        """Spearman's rank correlation with people, or the share of analogies found; and how much of each
-        table the vocabulary covers, which is all that is scored. A table is known by its columns."""
+        """Spearman's rank correlation with people's ratings, or the share of analogies found; and the share
+        of each table that the vocabulary covers; only that is scored. Columns define the kind of table."""
         result: dict[str, float] = {}
         vectors = self.word_vectors(model)
         for file, rows in data.items():
@@ -254,7 +254,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
     def reading(self, model: Word2Vec, input: str) -> Reading:
         ids = self.tokenizer.encode(input)
         if not ids:
-            raise UserError(f"{input}: the model knows none of its words")
+            raise UserError(f"{input}: none of its words are in the model's vocabulary")
         (row,) = on_device(model, ids)
         return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
 
@@ -269,7 +269,7 @@ def similarities(vectors: Vectors, rows: list[dict[str, str]]) -> dict[str, floa
 
 
 def analogies(vectors: Vectors, rows: list[dict[str, str]]) -> dict[str, float]:
-    """word1 is to word2 as word3 is to the target."""
+    """Score analogies: word1 is to word2 as word3 is to the target."""
     places, there = find_words(vectors, rows, ["word1", "word2", "word3", "target"])
     W, right = vectors.unit, 0
     for block in places.to(W.device).split(1024):
@@ -283,7 +283,7 @@ def analogies(vectors: Vectors, rows: list[dict[str, str]]) -> dict[str, float]:
 def find_words(
     vectors: Vectors, rows: list[dict[str, str]], columns: Sequence[str]
 ) -> tuple[Tensor, np.ndarray]:
-    """The rows of the vectors of each row's words, where all have one, and which rows these are."""
+    """The vectors' rows for each table row whose words are all known, and the indices of these table rows."""
     words = [row[column] for row in rows for column in columns]
     if all(TAGGED.fullmatch(word) for word in words):
         words = [word[:-2] for word in words]
@@ -294,10 +294,10 @@ def find_words(
 
 @dataclass
 class Chances:
-    """How likely each word is to be kept, and to be drawn."""
+    """The probability of each word to be kept, and to be drawn."""
 
     keep: np.ndarray  # by id
-    cumulative: np.ndarray  # weights of being drawn, added up
+    cumulative: np.ndarray  # the cumulative weights of being drawn
 
     @classmethod
     def of(cls, stream: Stream, vocab: int, no_words: Sequence[int], t: float) -> "Chances":
@@ -310,20 +310,20 @@ class Chances:
         share = counts / counts.sum() / (t or math.inf)
         with np.errstate(divide="ignore"):
             keep = np.where(share > 0, np.sqrt(1 / share) + 1 / share, 0) if t else np.ones(vocab)
-        return cls(np.where(counts > 0, keep, 0), np.cumsum(counts**0.75))  # as word2vec.c has both
+        return cls(np.where(counts > 0, keep, 0), np.cumsum(counts**0.75))  # both as in word2vec.c
 
     def draw(self, u: np.ndarray) -> np.ndarray:
-        """The word at each of these places between 0 and 1."""
+        """Draw words by numbers between 0 and 1."""
         return np.searchsorted(self.cumulative, u * self.cumulative[-1], side="right")
 
 
 def uniform(noise: np.ndarray) -> np.ndarray:
-    """From 0 to less than 1, of 64 random bits."""
+    """Turn 64 random bits into a number from 0 to less than 1."""
     return (noise >> np.uint64(11)) * 2.0**-53
 
 
 def read_table(file: str) -> list[dict[str, str]]:
-    """The rows of a .csv whose first line names its columns, without empty rows."""
+    """Read the rows of a .csv whose first line names its columns, without empty rows."""
     if content_suffix(file) != ".csv":
         raise UserError(
             f"{file}: not a .csv; to score on, give one of word1,word2,similarity or of analogies"

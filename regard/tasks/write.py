@@ -1,4 +1,4 @@
-"""Writing: predict the next token of running text, and so continue any text.
+"""Language modelling: predict the next token of running text, and so continue any text.
 
 Shapes: B batch, T tokens.
 """
@@ -26,7 +26,7 @@ from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.task import ConfigT, DataT, Task
 from regard.text.chat_template import Message, Template
 
-TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>")  # may end one
+TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>")  # may end a turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ WriteModel = GPT | RecurrentLM
 
 
 class Writer(Task[ConfigT, DataT, WriteModel]):
-    """Predict the next token: what tasks of models that continue texts have in common."""
+    """Predict the next token: the base of the tasks of models that continue texts."""
 
     kinds = ("gpt",)
     specials = ("<|endoftext|>",)
@@ -47,7 +47,7 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
 
     def setup(self) -> None:
         self.ends = () if self.tokenizer.end is None else (self.tokenizer.end,)
-        self.first: list[int] = []  # before every text, where a model was trained so
+        self.first: list[int] = []  # before every text, if the model was trained with them
 
     def with_context(self, context: int) -> Self:
         other = super().with_context(context)
@@ -56,7 +56,7 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
         return other
 
     def use_template(self, template: Template) -> None:
-        """From now on, texts are turns of a conversation."""
+        """Treat texts as turns of a conversation from now on."""
         self.template, self.converses = template, True
         ends = [self.tokenizer.id(name) for name in TURNS if name in template.text]
         self.ends = tuple(dict.fromkeys([*self.ends, *(id for id in ends if id is not None)]))
@@ -102,7 +102,7 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
         yield from stream_text(self.steps(model, request), self.tokenizer, rows, request.stop)
 
     def steps(self, model: WriteModel, request: Request) -> Iterator[list[int | None]]:
-        """The next token of every row at a time."""
+        """Yield the next token of every row, step by step."""
         prompts = [self.read_in(text) for text in request.inputs]
         how: dict[str, Any] = {"end": self.ends, "samples": request.samples, "cached": request.cached}
         return generate(model, prompts, request.sampling, **how)
@@ -132,7 +132,7 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
         return Prompt(ids)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """A conversation as tokens, up to where the model's answer begins.
+        """Encode a conversation up to where the model's answer begins.
 
         A message is {"role": "system", "user" or "assistant", "content": text}.
         """
@@ -142,21 +142,21 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
             )
         ids = self.tokenizer.encode_spelling(self.template.render(messages))
         if not ids:
-            raise UserError(f"{self.template.where}: the chat template makes nothing of this conversation")
+            raise UserError(f"{self.template.where}: the chat template writes no text for this conversation")
         return ids
 
     def read_in(self, text: str | Sequence[Message]) -> list[int]:
-        """What the model reads before it writes."""
+        """The tokens that the model reads before it writes."""
         if self.template is not None or not isinstance(text, str):
             return self.prompt([{"role": "user", "content": text}] if isinstance(text, str) else text)
         return self.plain(text)
 
     def plain(self, text: str) -> list[int]:
-        """A text to continue, as it is."""
+        """Encode a text to continue, without a template."""
         return self.first + self.tokenizer.encode(text) or self._blank()
 
     def _blank(self) -> list[int]:
-        """What stands before the first word: a new line, or else the end of an earlier text."""
+        """The token before the first word: a new line, or else the end of an earlier text."""
         return self.tokenizer.encode("\n") or [self.tokenizer.end or 0]
 
     def count_tokens(self, input: str | Sequence[Message]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The names of classes that an encoder-decoder writes, and how likely each is: Raffel et al. 2020.
+"""The class names that an encoder-decoder writes, and their probabilities: Raffel et al. 2020.
 
 Shapes: B batch, T tokens, D width, V vocabulary, C names, L tokens of a name, n names for each text.
 """

@@ -1,4 +1,4 @@
-"""Chat templates: render a conversation as the text that a model was trained to answer.
+"""Chat templates: render a conversation to the text that a model was trained to answer.
 
 Templates are Jinja programs that come with untrusted models. They run in a child process with limits.
 """
@@ -13,14 +13,14 @@ from regard.errors import UserError, first_line
 from regard.text.sandbox import Sandbox, SandboxError
 
 MAX_TEMPLATE = 2**20  # characters of a template
-MAX_OUTPUT = 2**22  # characters that it may make of a conversation
+MAX_OUTPUT = 2**22  # characters of a rendered conversation
 MEMORY = 2**29  # bytes
 SECONDS = 2.0  # of processor time, for one conversation
 TRIAL = [{"role": "user", "content": "Hi"}]  # a conversation to try it with
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "Hi"}
-Span = tuple[int, int]  # where something begins in a text, and ends
-Rendering = tuple[Sequence[Message], bool]  # a conversation, and whether the next answer's beginning follows
+Span = tuple[int, int]  # the beginning and the end of something in a text
+Rendering = tuple[Sequence[Message], bool]  # a conversation, and whether to add the beginning of an answer
 
 AT_ONCE = 64  # conversations that are rendered in one call
 GENERATION = re.compile(r"{%[-+]?\s*generation\s*[-+]?%}")
@@ -37,7 +37,7 @@ PLAIN = """{%- for message in messages -%}
 
 
 class Conversation(list[Message]):
-    """Messages, and what else their template may use: `tools`, or variables of its own."""
+    """Messages, and other inputs of their template: `tools`, or its own variables."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Template:
         try:
             self._render([(TRIAL, True)])
         except SandboxError as error:
-            if error.kind in ("time", "memory"):  # it may have its reasons to refuse this conversation
+            if error.kind in ("time", "memory"):  # a template may refuse this conversation for good reasons
                 raise self._explain(error) from None
 
     def uses(self, variable: str) -> bool:
-        """Whether the template mentions a variable."""
+        """Return whether the template mentions a variable."""
         return re.search(rf"\b{re.escape(variable)}\b", self.text) is not None
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
@@ -93,11 +93,11 @@ class Template:
             raise UserError(f"messages: not JSON ({first_line(error)}); give dicts of texts") from None
 
     def mark_answers(self, conversations: Sequence[Sequence[Message]]) -> list[list[tuple[str, list[Span]]]]:
-        """Render conversations, and say where the answers of the assistant are in the texts.
+        """Render conversations, and find the answers of the assistant in the texts.
 
-        A {% generation %} block says that; else an answer is what follows the text that the model is asked
-        with. A conversation is one text, or several where a template writes earlier answers otherwise when
-        more follows: each then has one answer, its last.
+        {% generation %} blocks mark them; without, an answer is the text after the prompt. A conversation is
+        one text, or several if a template writes earlier answers differently when more follows: then each
+        has one answer, its last.
         """
         if GENERATION.search(self.text):
             marks = [f"<{secrets.token_hex(16)}>" for _ in range(2)]
@@ -111,8 +111,8 @@ class Template:
         for (c, _), prompt, text in reversed(list(zip(places, texts, texts, strict=True))):
             if not text.startswith(prompt):
                 raise UserError(
-                    f"{self.where}: the chat template does not write an answer behind the text that asks for "
-                    "it, so that nobody knows what to learn; put {% generation %} around the answer in it"
+                    f"{self.where}: the chat template does not write the answer after the prompt, so the "
+                    "tokens to learn are unknown; put {% generation %} around the answer in it"
                 )
             span = len(prompt), len(text)
             known = next((spans for longer, spans in rows[c] if longer.startswith(text)), None)
@@ -133,7 +133,7 @@ class Template:
         return [content[a:b].decode("utf-8", "surrogatepass") for a, b in itertools.pairwise(ends)]
 
     def _explain(self, error: SandboxError, failure: str = "the chat template fails") -> UserError:
-        """The error for users: where it is, and which limit it exceeded."""
+        """The error for users: the place, and the limit that was exceeded."""
         fix = "use the template of a model that you trust"
         text = {
             "time": f"the chat template takes more than {SECONDS:g} s; {fix}",
@@ -148,7 +148,7 @@ def is_answer(message: Message) -> bool:
 
 
 def cut_marks(text: str, begins: str, ends: str) -> tuple[str, list[Span]]:
-    """The text without the marks, and what was between them."""
+    """Remove the marks from a text, and return the places between them."""
     parts, spans = text.split(begins), list[Span]()
     plain = parts[0]
     for part in parts[1:]:

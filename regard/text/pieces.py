@@ -1,4 +1,4 @@
-"""Encode each distinct piece of a text once: natural text repeats its words, and looking one up is fast."""
+"""Encode each distinct piece of a text once: natural text repeats its words, and looking them up is fast."""
 
 import json
 import re
@@ -14,11 +14,11 @@ from regard.text.tokenizer import Tokenizer, split_pieces, tokenizer_errors
 from regard.text.tokenizer_limits import GPT2_PATTERN, LATER_PATTERNS
 
 MAX_KNOWN = 2**19  # pieces: some 100 MB
-MAX_LENGTH = 64  # characters of a piece that is remembered
-MAX_UNKNOWN = 0.25  # the share of unknown pieces at which what is known is forgotten
+MAX_LENGTH = 64  # characters of a piece that is cached
+MAX_UNKNOWN = 0.25  # the share of unknown pieces at which the cache is cleared
 BLOCK = 1024  # words that are encoded as one text
 
-# How texts are cut where a tokenizer surely cuts, too. Python's \s has all white space of the library's
+# Patterns that cut texts only where the tokenizer cuts, too. Python's \s has all white space of the library's
 # patterns and more, so \S is none there.
 # White space is dropped: the pieces are what stands between.
 DROPPED = re.compile(r"[^ \t\n\r]++")
@@ -29,7 +29,7 @@ BEFORE_SPACES = re.compile(r"\s*+\S++(?:[^\S \t\n\r]\s*+\S*+)*+|\s++")
 # newlines that come at once after another character and before the next one.
 AROUND_NEWLINES = re.compile(r"\s*+\S++(?:[\r\n]++(?=[^\s/])|(?:[^\S ]\s*+\S*+)*+)|\s++")
 
-# What can stand between words of one text without changing their tokens, if it is a token itself.
+# Can separate words of one text without changing their tokens, if it is a token itself.
 SEPARATORS = {BEFORE_SPACES: "\n", AROUND_NEWLINES: " \n"}
 WORD = re.compile(r" ?[^\W\d_](?:[^\n]*\S)?")
 
@@ -39,9 +39,9 @@ REMOVING = {"BertNormalizer", "StripAccents"}  # and characters between spaces, 
 
 
 def piece_pattern(inner: tokenizers.Tokenizer) -> re.Pattern[str] | None:
-    """Return what matches the pieces of a text that can be encoded one by one; None if that is not known.
+    """Return a pattern of the pieces of a text that can be encoded one by one; None if there is no known one.
 
-    Nor for models of whole words: the library looks these up as fast.
+    Models of whole words have none either: the library looks them up as fast.
     """
     if isinstance(inner.model, models.WordLevel) or (
         isinstance(inner.model, models.BPE) and inner.model.dropout
@@ -52,7 +52,7 @@ def piece_pattern(inner: tokenizers.Tokenizer) -> re.Pattern[str] | None:
     allowed = KEEPING | REMOVING if pattern is DROPPED else KEEPING
     if not {step["type"] for step in normalizers} <= allowed:
         return None
-    added = inner.get_added_tokens_decoder().values()  # the spelling of special ones is not looked for
+    added = inner.get_added_tokens_decoder().values()  # the spelling of special tokens is not searched
     if not all(token.special for token in added) and any(
         token.lstrip or token.rstrip or re.search(r"\s", token.content) or (token.normalized and normalizers)
         for token in added
@@ -91,7 +91,7 @@ def _pre_tokenizer_pattern(steps: list[dict[str, Any]]) -> re.Pattern[str] | Non
 
 
 class KnownPieces(dict[str, bytes]):
-    """The ids of pieces, as int32; it notes those that are missing, and returns None for them."""
+    """The ids of pieces, as int32; missing ones are collected, and None is returned for them."""
 
     missing: list[str]
 
@@ -101,9 +101,9 @@ class KnownPieces(dict[str, bytes]):
 
 
 class PieceEncoder:
-    """Encodes texts to what `Tokenizer.encode_batch` returns, and remembers the ids of their pieces.
+    """Encodes texts like `Tokenizer.encode_batch`, and caches the ids of their pieces.
 
-    The first pieces are kept, since frequent ones come early; where many are unknown, others are learned.
+    The first pieces are kept, since frequent ones come early; if many are unknown, the cache starts anew.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -141,7 +141,7 @@ class PieceEncoder:
         return learned | dict(zip(single, map(np.ndarray.tobytes, self._encode(single)), strict=True))
 
     def _encode_words(self, words: list[str]) -> Iterator[tuple[str, bytes]]:
-        """Encode many as one text, which is faster, with separators whose token nothing else has."""
+        """Encode many words as one text, which is faster, with separators whose token nothing else has."""
         if self.separator_id is None:
             return
         blocks = [words[i : i + BLOCK] for i in range(0, len(words), BLOCK)]

@@ -1,7 +1,7 @@
-"""Run what comes with a model and is not trusted, chat templates and tokenizers, in a child process.
+"""Run the untrusted programs of a model, chat templates and tokenizers, in a child process.
 
-The child has limits on its memory and on the processor time of each call. It stays warm between calls, and is
-started again after it exceeds a limit or dies, or a call was cancelled. It ends with this process: its pipe
+The child has limits on its memory and on the processor time of each call. It is reused between calls, and
+started again after it exceeds a limit or dies, or if a call is cancelled. It ends with this process: its pipe
 closes, and a call that still runs then has a limit.
 """
 
@@ -22,7 +22,7 @@ from regard.cancel import POLL, check_cancelled
 from regard.text.sandbox_worker import HEADER, OUT_OF_MEMORY
 
 WORKER = Path(__file__).with_name("sandbox_worker.py")
-PATIENCE = 5  # seconds that a call may wait for each second of processor time, while others use the processor
+PATIENCE = 5  # seconds that a call may take for each second of processor time, if others use the processor
 MAX_WAIT = 30.0  # seconds that a call waits for earlier ones
 MAX_REPLY = 2**28  # bytes
 ENVIRONMENT = (
@@ -30,7 +30,7 @@ ENVIRONMENT = (
     "LD_LIBRARY_PATH",
     "TOKENIZERS_PARALLELISM",
     "RAYON_NUM_THREADS",
-)  # what a child inherits
+)  # the environment of a child
 
 Kind = Literal["rejected", "failed", "time", "memory", "busy"]
 
@@ -107,7 +107,7 @@ class Sandbox:
                 process.wait(1)  # for its own status, before it is killed
             self.stop()
             raise SandboxError(*reason(process.returncode)) from None
-        except BaseException:  # also KeyboardInterrupt: the reply would be taken for the next one
+        except BaseException:  # also KeyboardInterrupt: this reply would be taken for the next one
             self.stop()
             raise
         if "error" in reply:
@@ -116,7 +116,7 @@ class Sandbox:
 
 
 def reason(status: int) -> tuple[Kind, str]:
-    """Why a child ended."""
+    """Describe why a child ended."""
     if status == -signal.SIGPROF:
         return "time", ""
     if status == OUT_OF_MEMORY or status == -signal.SIGABRT:  # Rust's library aborts if there is no memory
@@ -156,6 +156,6 @@ def stop(process: subprocess.Popen[bytes], owner: int) -> None:
     if owner == os.getpid():
         process.kill()
         process.wait()
-    process.returncode = process.returncode or 0  # nothing to wait for, if it is another's
+    process.returncode = process.returncode or 0  # another process's child can't be waited for
     process.stdin.close()  # type: ignore[union-attr]
     process.stdout.close()  # type: ignore[union-attr]

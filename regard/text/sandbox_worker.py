@@ -2,8 +2,8 @@
 grammars, under limits.
 
 It is a script that imports nothing of regard, so that it starts quickly and stays small. Frames go both ways:
-a header, then JSON, then bytes. The first one is the template or the tokenizer, all others are calls. What
-takes more processor time than its header allows is killed by a signal.
+a header, then JSON, then bytes. The first one is the template or the tokenizer, all others are calls. A call
+that takes more processor time than its header allows is killed by a signal.
 """
 
 import json
@@ -42,8 +42,7 @@ class ChatTemplate:
         from jinja2.parser import Parser
 
         class Generation(ext.Extension):
-            """{% generation %} is around what the model writes. Texts of two variables mark it, where they
-            are given: for training."""
+            """{% generation %} encloses the model's answers, which two variables' texts mark for training."""
 
             tags = {"generation"}  # noqa: RUF012
 
@@ -87,7 +86,7 @@ class ChatTemplate:
         return {}, b""
 
     def call(self, request: Json, content: bytes) -> Reply:
-        """The texts of several conversations, and how many bytes each has."""
+        """Render several conversations, and return their texts and sizes in bytes."""
         texts = []
         for variables in request["variables"]:
             text = self.template.render(self.specials | variables)
@@ -114,7 +113,7 @@ class Tokenizer:
         return {}, b""
 
     def call(self, request: Json, content: bytes) -> Reply:
-        """The number of tokens of each text; the ids of all, then, if asked for, where they begin and end."""
+        """Return the number of tokens of each text, the ids of all, and their places if requested."""
         self.inner.encode_special_tokens = not request["spelled"]
         offsets = request["offsets"]
         encode = self.inner.encode_batch if offsets else self.inner.encode_batch_fast
@@ -125,7 +124,7 @@ class Tokenizer:
 
 
 class Grammar:
-    """Compiles grammars of llguidance, each for a tokenizer of bytes, to see whether that works."""
+    """Compiles grammars of llguidance, each for a tokenizer of bytes, to check that it can be compiled."""
 
     threads = True
 
@@ -147,7 +146,7 @@ class Grammar:
         return {}, b""
 
     def call(self, request: Json, content: bytes) -> Reply:
-        """Compile it with half of the usual stack, so that what works here works in any thread."""
+        """Compile with half of the usual stack, so that a grammar that works here works in any thread."""
         errors: list[str] = []
 
         def work() -> None:
@@ -205,7 +204,7 @@ def read_exactly(count: int) -> bytes:
 
 
 def read_frame() -> tuple[Json, bytes]:
-    """Read a frame and start its clock, whose signal kills this process, whatever it does."""
+    """Read a frame and start its timer, whose signal always kills this process."""
     seconds, length, size = HEADER.unpack(read_exactly(HEADER.size))
     text, content = read_exactly(length), read_exactly(size)
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -243,7 +242,7 @@ def main() -> None:
     kind, memory, paths = sys.argv[1:]
     sys.path[:] = json.loads(paths)
     replies = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no reply
+    os.dup2(2, 1)  # output of libraries must not mix with replies
     try:
         program = PROGRAMS[kind]()
     except ImportError as error:

@@ -29,7 +29,7 @@ ABBREVIATIONS = _words("""
     e.g i.e etc vs cf viz approx dept al resp z.b d.h u.a u.ä o.ä i.d.r s.o s.u v.a z.t usw usf bzw ca evtl
     ggf inkl exkl zzgl vgl sog geb gest mind nr str hrsg
 """)
-# Abbreviations only before a number, because they are words as well.
+# Abbreviations only before a number, because they are also words.
 BEFORE_NUMBERS = _words("""
     no nos p pp s fig figs vol ch sec eq art abs bd kap abb tab tel max min jan feb apr aug sept oct nov dec
 """)
@@ -54,8 +54,8 @@ def split_sentences(text: str) -> list[str]:
 def split_to_fit(text: str, length: Callable[[str], int], longest: int) -> list[str]:
     """Split a text into parts that are at most `longest` long, as `length` counts.
 
-    A text that fits is one part, unchanged. Else every sentence is a part. A sentence that is too long is
-    cut after commas and the like if that suffices, else between words; a word that is too long, between
+    A text that fits is one part, unchanged. Otherwise every sentence is a part. A sentence that is too long
+    is cut after commas and the like if that suffices, else between words; a word that is too long, between
     characters.
     """
     if length(text) <= longest:

@@ -25,7 +25,7 @@ MAX_IDS = 2**22  # an id may be beyond the number of tokens, but not far
 PIECE = 2**19  # characters: a text of more than two pieces is encoded piece by piece
 # Characters, a piece for each core: while it is encoded, a token takes some hundred bytes in the library.
 AT_ONCE = PIECE * min(8, max(2, os.cpu_count() or 1))
-MAX_PENDING = 64  # ids that wait for text: more than a character has bytes
+MAX_PENDING = 64  # ids without text so far: more than the bytes of a character
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")  # of vocabularies that fall back to bytes
 MAX_DECODED = 2**26  # characters of tokens
 # Words and the punctuation around them.
@@ -36,7 +36,7 @@ WORDS = "|".join(
         r"\b(?:[^\W\d]\.){2,}",  # u.s.
         r"\d+(?:[.,]\d+)+",
         r"\w+(?:-\w+)*",
-        r"(?<!\S)[^\w\s]+(?!\S)",  # punctuation with spaces around it: the text is tokenized already (@-@)
+        r"(?<!\S)[^\w\s]+(?!\S)",  # punctuation with spaces around it: the text is already tokenized (@-@)
         r"[^\w\s]",
     ]
 )
@@ -47,7 +47,7 @@ def code_points(text: str) -> np.ndarray:
 
 
 def split_pieces(text: str) -> Iterator[str]:
-    """Split a long text into pieces of PIECE to 2 * PIECE characters, where that changes no token.
+    """Split a long text into pieces of PIECE to 2 * PIECE characters, at places that change no token.
 
     That is between a word and the newline after it: GPT-2's pattern never joins a non-space with a newline,
     and later ones (GPT-4, Llama 3) only join punctuation with it. A text without newlines is cut anywhere.
@@ -56,7 +56,7 @@ def split_pieces(text: str) -> Iterator[str]:
 
 
 def split_chunks(chunks: Iterable[str]) -> Iterator[str]:
-    """Split a text that comes chunk by chunk into the same pieces as `split_pieces` does the whole text."""
+    """Split a text that comes in chunks into the same pieces as `split_pieces` does with the whole text."""
     text, start = "", 0
     for chunk in chunks:
         text, start = text[start:] + chunk, 0
@@ -97,7 +97,7 @@ class Tokenizer:
         self.inner, self.sandbox = (
             inner,
             sandbox,
-        )  # the sandbox encodes texts, where it is not safe to do so here
+        )  # encodes texts if it is not safe to do so in this process
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -159,7 +159,7 @@ class Tokenizer:
 
     @cached_property
     def ids_by_character(self) -> np.ndarray | None:
-        """The id of each code point, if every character is a token, whatever is around it."""
+        """The id of each code point, if every character is always a token."""
         model = self.inner.model
         if self.sandbox is not None or not isinstance(model, tokenizers.models.BPE) or not model.unk_token:
             return None
@@ -170,7 +170,7 @@ class Tokenizer:
         vocabulary = content["model"]["vocab"]
         if content["model"]["merges"] or not all(token["special"] for token in content["added_tokens"]):
             return None
-        if model.unk_token not in vocabulary:  # the library says what is wrong
+        if model.unk_token not in vocabulary:  # the library describes the error
             return None
         ids = np.full(sys.maxunicode + 1, vocabulary[model.unk_token], dtype=np.int32)
         for token in (token for token in vocabulary if len(token) == 1):
@@ -180,7 +180,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode each text to an array of ids, in parallel."""
         if self.ids_by_character is not None:
-            with contextlib.suppress(UnicodeEncodeError):  # the library says what is wrong
+            with contextlib.suppress(UnicodeEncodeError):  # the library describes the error
                 return [self.ids_by_character[code_points(text)] for text in texts]
         rows: list[list[np.ndarray]] = [[] for _ in texts]
         pending: list[tuple[int, str]] = []
@@ -209,7 +209,7 @@ class Tokenizer:
         return [arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for arrays in rows]
 
     def encode_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Encode each text to its ids, and to where each begins and ends in the text."""
+        """Encode each text to its ids and their places in the text."""
         if self.sandbox is not None:
             encoded = self.sandbox.encode(texts, offsets=True)
             return [
@@ -225,7 +225,7 @@ class Tokenizer:
         return ids
 
     def encode_spellings(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The same for several texts."""
+        """`encode_spelling` for several texts."""
         if self.sandbox is not None:
             return [ids for ids, _ in self.sandbox.encode(texts, spelled=True)]
         with tokenizer_errors("the tokenizer fails on this text"):
@@ -242,7 +242,7 @@ class Tokenizer:
 
     @cached_property
     def _spelling(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, to which a special token's spelling is the token."""
+        """This tokenizer, but with the spelling of a special token as the token."""
         return tokenizers.Tokenizer.from_str(self.inner.to_str())
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -324,8 +324,8 @@ class ByteDecoder(Decoder):
 
 
 class TokenBytes(dict[int, bytes]):
-    """The bytes of each token, where tokens are bytes, written as symbols, or characters; looked up when they
-    are first needed; none if it is special."""
+    """The bytes of each token, if tokens are bytes (written as symbols) or characters; computed at first use;
+    empty for special tokens."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
         self.inner = inner

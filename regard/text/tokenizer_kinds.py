@@ -1,4 +1,4 @@
-"""Six kinds of tokenizer, and how each is trained."""
+"""Six kinds of tokenizers and their training."""
 
 import json
 import math
@@ -130,7 +130,7 @@ def word_tokenizer(
 
 
 def known_words(words: Sequence[str]) -> Tokenizer:
-    """A tokenizer of these words, which keep their places; others become <unk>, the last if it is not one."""
+    """A tokenizer of these words, in their order; others become <unk>, which is appended if it is missing."""
     lower = not any(word != word.lower() for word in words)
     vocabulary = _vocabulary([*words, "<unk>"])
     inner = _word_level(models.WordLevel(vocabulary, unk_token="<unk>"), lower, signs=True)

@@ -1,7 +1,7 @@
-"""Which tokenizers take linear time and little memory for any text, by the parts in their `tokenizer.json`.
+"""Decide by the parts in a `tokenizer.json` whether it takes linear time and little memory for any text.
 
-The usual ones do, and run in this process. One with other parts, such as an unknown regular expression, which
-may backtrack for ever, is tried and runs in a child process with limits.
+The usual ones do, and run in this process. A tokenizer with other parts, such as an unknown regular
+expression, which may backtrack forever, is tested, and runs in a child process with limits.
 """
 
 import base64
@@ -13,12 +13,12 @@ from typing import Any
 from regard.errors import UserError, first_line
 from regard.files.untrusted import unique_keys
 
-MAX_GROWTH = 2**16  # times as many characters: what makes more of a text is refused
-USUAL_GROWTH = 64  # what makes more of a text runs in a child process
+MAX_GROWTH = 2**16  # growth of a text: parts that exceed it are refused
+USUAL_GROWTH = 64  # parts that exceed this growth run in a child process
 MAX_STEPS = 32  # normalizers, pre-tokenizers, processors or decoders
 MAX_AFFIX = 256  # characters of a text to replace, or of a prefix or suffix of tokens
 MAX_WORD = 200  # characters of a word that is split into word pieces, in cubic time
-MAX_PIECE = 128  # characters of a unigram model's piece: so many steps are taken at each character
+MAX_PIECE = 128  # characters of a unigram model's piece: the number of steps at each character
 MAX_TRIE = 2**23  # characters of all its pieces: each may take some hundred bytes
 MAX_ADDED = 2**20  # characters of all added tokens
 MAX_TOKEN = 2**16  # characters of a token: longer ones are refused, since a model may write them often
@@ -31,7 +31,7 @@ GPT2_PATTERN = rf"{CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s
 
 
 def _later_patterns() -> set[str]:
-    """Those of later models, which join punctuation with the newlines after it."""
+    """The patterns of later models, which join punctuation with the newlines after it."""
     spaces = r"\s*[\r\n]+|\s+(?!\S)|\s+"
     letters, signs = r"[^\r\n\p{L}\p{N}]?", r" ?[^\s\p{L}\p{N}]+"
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -48,7 +48,7 @@ def _later_patterns() -> set[str]:
 LATER_PATTERNS = _later_patterns()
 PATTERNS = {GPT2_PATTERN, *LATER_PATTERNS}
 PATTERNS |= {r"\s+", r" {2,}", r"\n", r"[\n\r\t]", r"\s{2,}|[\n\r\t]"}  # sentencepiece, CLIP
-NORMALIZERS = {  # how many characters each makes of one, at most
+NORMALIZERS = {  # the largest number of characters that each makes of one
     "BertNormalizer": 12,
     "ByteLevel": 4,
     "Lowercase": 3,
@@ -70,7 +70,7 @@ DECODERS = {"BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse", "Metaspace
 Json = dict[str, Any]
 
 
-FORMAT_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)  # of what is not as expected
+FORMAT_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)  # errors of unexpected contents
 
 
 class Unusual(Exception):
@@ -93,7 +93,7 @@ def find_unusual(content: Json, file: Path, patterns: set[str]) -> str | None:
     """Return the part of a tokenizer.json that may take much time or memory for some text, if there is one.
 
     Besides PATTERNS, `patterns` are regular expressions that take linear time. Raise UserError if the decoder
-    is not known to, since it runs in this process, or if texts become much longer.
+    is not one of these, since it runs in this process, or if texts become much longer.
     """
     try:
         growth = decoder_growth(content)
@@ -116,12 +116,12 @@ def find_unusual(content: Json, file: Path, patterns: set[str]) -> str | None:
     except UserError:
         raise
     except FORMAT_ERRORS:
-        return "an unknown format"  # the library decides
+        return "an unknown format"  # the library will refuse it
     return None
 
 
 def steps(content: Json, name: str, key: str) -> Iterator[Json]:
-    """The steps of a part: those of a sequence, or the only one."""
+    """The steps of a part: a sequence's, or the only one."""
     pending = [content[name]] if content.get(name) else []
     for _ in range(MAX_STEPS):
         if not pending:
@@ -136,7 +136,7 @@ def steps(content: Json, name: str, key: str) -> Iterator[Json]:
 
 
 def normalizer_growth(content: Json) -> float:
-    """How many times as long the normalizers may make a text."""
+    """The factor by which the normalizers may lengthen a text."""
     growth = 1.0
     for step in steps(content, "normalizer", "normalizers"):
         if step["type"] == "Prepend":
@@ -150,7 +150,7 @@ def normalizer_growth(content: Json) -> float:
 
 
 def decoder_growth(content: Json) -> float:
-    """How many times as long the decoders may make the text of tokens."""
+    """The factor by which the decoders may lengthen the text of tokens."""
     growth = 1.0
     for step in steps(content, "decoder", "decoders"):
         if step["type"] == "Replace" and "String" in step["pattern"]:
@@ -161,7 +161,7 @@ def decoder_growth(content: Json) -> float:
 
 
 def longest_token(content: Json) -> int:
-    """The number of characters of the longest token, where the format is as expected."""
+    """The number of characters of the longest token, if the format is as expected."""
     model = content.get("model")
     vocab, added = model.get("vocab") if isinstance(model, dict) else None, content.get("added_tokens")
     tokens: list[Any] = list(vocab) if isinstance(vocab, dict) else []

@@ -1,4 +1,4 @@
-"""Tokenizers of untrusted models with unusual parts: tried when they are loaded, run in a child process."""
+"""Tokenizers of untrusted models with unusual parts: tested when loaded, and run in a child process."""
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
@@ -14,15 +14,15 @@ MEMORY, MEMORY_FACTOR = 2**31, 32  # bytes, and more for each byte of the file
 LOAD_SECONDS = 10.0  # of processor time
 SECONDS, CHARACTER_SECONDS, MAX_SECONDS = 2.0, 1e-5, 20.0  # of processor time for texts, by their length
 AT_ONCE = 2**19  # characters that are encoded in one call
-TRIAL_LENGTH, TRIAL_SECONDS = 2**14, 0.2  # characters of a text to try it with, and processor time for it
-MAX_UNITS = 12  # letters, or patterns, that are tried
+TRIAL_LENGTH, TRIAL_SECONDS = 2**14, 0.2  # characters of a test text, and processor time for it
+MAX_UNITS = 12  # letters, or patterns, that are tested
 LETTERS = ("a", "1", " ", "\n", ".", "é", "中", "ﷺ")
 
-Encoded = tuple[np.ndarray, np.ndarray]  # ids, and where each begins and ends if asked for
+Encoded = tuple[np.ndarray, np.ndarray]  # ids, and their places if requested
 
 
 class TokenizerSandbox:
-    """A tokenizer.json in a child process; `file` and `part`, what is unusual about it, are for messages."""
+    """A tokenizer.json in a child process; `file` and `part`, the unusual one, are for messages."""
 
     def __init__(self, text: str, content: Json, file: Path, part: str):
         self.file, self.part, data = file, part, text.encode("utf-8", "surrogatepass")
@@ -59,14 +59,14 @@ class TokenizerSandbox:
         return list(zip(ids, np.split(places, ends[:-1]), strict=True))
 
     def _try(self, text: str) -> None:
-        """Raise UserError if it takes much time for a text, or makes many tokens of it."""
+        """Raise UserError if the tokenizer takes much time for a text, or makes many tokens of it."""
         try:
             ids = self._encode(TRIAL_SECONDS, [text], False, False, False)[0][0]
         except SandboxError as error:
             if error.kind in ("time", "memory"):
                 long = f"{TRIAL_SECONDS:g} s for {len(text)} characters: {self.part}"
                 raise self._explain(error, "", long) from None
-            return  # as others do: it may not know these characters
+            return  # as usual: it may not know these characters
         if len(ids) > USUAL_GROWTH * len(text):
             raise UserError(f"{self.file}: the tokenizer makes texts too long: {self.part}; use another")
 
@@ -92,7 +92,7 @@ def batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def trial_texts(content: Json) -> Iterator[str]:
-    """Yield long texts that repeat what occurs in a tokenizer's patterns, and other characters."""
+    """Yield long texts that repeat parts of a tokenizer's patterns, and other characters."""
     texts = list[str]()
     pending = [content.get("normalizer"), content.get("pre_tokenizer")]
     while pending:
@@ -104,6 +104,6 @@ def trial_texts(content: Json) -> Iterator[str]:
             pending += part
     letters = list(dict.fromkeys(letter for text in texts for letter in text if letter.isalnum()))[:MAX_UNITS]
     units = list(dict.fromkeys([*letters, *filter(None, texts[:MAX_UNITS]), *LETTERS]))
-    end = "!" + "".join(letters)  # no match until here, though all that a match needs is there
+    end = "!" + "".join(letters)  # no match so far, although all parts of a match are there
     for unit in [*units, *("".join(pair) for pair in permutations(units[:4], 2))]:
         yield unit * (TRIAL_LENGTH // len(unit)) + end

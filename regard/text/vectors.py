@@ -1,4 +1,4 @@
-"""Word vectors: neighbours, analogies, a map. Any model that reads tokens has some.
+"""Word vectors: neighbours, analogies, a map. Every model that reads tokens has them.
 
 Shapes: N words, D width.
 """
@@ -23,8 +23,8 @@ from regard.text.projection import tsne
 from regard.text.tokenizer import BYTES, Tokenizer
 
 ON_MAP = 300  # words
-SUGGESTED = 20_000  # words among which a similar spelling is looked for: comparing takes time
-DIGITS = 9  # that tell all float32 numbers apart
+SUGGESTED = 20_000  # words that are searched for a similar spelling: comparing takes time
+DIGITS = 9  # digits that distinguish all float32 numbers
 
 
 class Vectors:
@@ -53,11 +53,11 @@ class Vectors:
         return self.matrix.norm(dim=1).clamp(min=1e-12)
 
     def find(self, word: str) -> int:
-        """The row of a word, or of the word in lower case; -1 if there is neither."""
+        """The row of a word, or of the word in lower case; -1 if neither exists."""
         return self.rows.get(word, self.rows.get(word.lower(), -1))
 
     def row(self, word: str) -> int:
-        """The row of a word; raise UserError if there is none."""
+        """The row of a word; raise UserError if it is missing."""
         if (row := self.find(word)) < 0:
             near = difflib.get_close_matches(word.lower(), self.words[:SUGGESTED], 1)
             hint = f"did you mean {near[0]}?" if near else f"it has {len(self):,} others"
@@ -91,7 +91,7 @@ class Vectors:
             raise UserError(f"distance={distance} is not a choice; known are cosine, euclidean")
         euclidean = distance == "euclidean"
         W, signed = self.matrix, self.matrix.new_tensor(signs)
-        if euclidean:  # without a difference for every word, which would be as large as W
+        if euclidean:  # without differences for all words, which would be as large as W
             exact = "donot_use_mm_for_euclid_dist"
             values = torch.cdist(signed[None] @ W[rows], W, compute_mode=exact)[0]  # (N,)
         else:
@@ -139,7 +139,7 @@ def vectors(model: TextModel) -> Vectors:
 
 
 def select_vectors(table: Tensor, ids: dict[str, int]) -> Vectors:
-    """The vectors of these words, given their rows of a table; without a copy if it has them one by one."""
+    """The vectors of these words from their rows of a table; without a copy if the rows are consecutive."""
     rows = list(ids.values())
     one_by_one = rows == list(range(rows[0], rows[0] + len(rows)))
     return Vectors(list(ids), table[rows[0] : rows[-1] + 1] if one_by_one else table[rows])

@@ -1,6 +1,7 @@
-"""Every intermediate of a run, by name: `regard.trace(model, "Hi how are you")["decoder.0.cross.weights"]`.
+"""Every intermediate value of a run, by name: `regard.trace(model, "Hi how are
+you")["decoder.0.cross.weights"]`.
 
-A name is that of a module and of one of its values. There is no batch dimension.
+A name consists of a module's name and a value's. There is no batch dimension.
 Shapes: T queries, S keys, H heads, d = D / H, D width, V vocabulary.
 
 Of a model; an encoder-decoder's names begin with `encoder.` and `decoder.`

@@ -1,4 +1,4 @@
-"""What if: change what a model computes, by hooks, and see its answer change.
+"""What if: change the computation of a model by hooks, and see its answer change.
 
     with regard.change(model, silence={"decoder.1.cross": [0, 2]}):
         model.ask("Hi how are you")
@@ -27,7 +27,7 @@ from regard.tracing.reading import name_outputs, read_input
 from regard.tracing.record import recordable, replace_method
 
 Replacement = Tensor | Callable[[Tensor], Tensor]  # a new value, or a function of the model's own
-Edit = Callable[..., Tensor]  # from the model's own tensor, and the first row of it if known, to the new one
+Edit = Callable[..., Tensor]  # maps the model's own tensor (and its first row, if known) to the new one
 Place = Callable[[Edit], AbstractContextManager[None]]  # applies an edit to one tensor of a model
 
 
@@ -39,12 +39,12 @@ def change(
     silence: Mapping[str, Sequence[int]] | None = None,
     hide: Sequence[int] = (),
 ) -> Iterator[None]:
-    """Change what parts of the model compute, inside of this context only.
+    """Change the values of parts of the model inside this context only.
 
     values: by name in a trace, a tensor of the same shape as in the trace, which may come from the trace of
     another input (patching), or a function of the model's own tensor. These can be changed: an attention's
     `weights`, `heads`, `joined`; a feed-forward's `hidden`; `residual`, `input`, `output`; a recurrent cell's
-    gates and states, from each of which later ones follow; and the output of any other layer by its own
+    gates and states, which affect later ones; and the output of any other layer by its own
     name: `out`, `norm`, `up`, `embed`.
     silence: attentions, and the heads of each whose output is set to 0.
     hide: positions of tokens that nothing may attend to: of the source, if there is one.
@@ -59,7 +59,7 @@ def change(
         for name, heads in (silence or {}).items():
             if f"{name}.heads" not in places:
                 parts = [part.removesuffix(".heads") for part in places if part.endswith(".heads")]
-                raise UserError(f"{name}: no attention of this model; {suggest(name, parts)}")
+                raise UserError(f"{name} is not an attention of this model; {suggest(name, parts)}")
             stack.enter_context(places[f"{name}.heads"](partial(silence_heads, name, heads)))
         if hide and not attentions:
             raise UserError("this model has no attention from which tokens can be hidden; leave hide out")
@@ -72,7 +72,7 @@ def change(
 
 
 def replace_value(name: str, value: Replacement, x: Tensor, first: int | None = None) -> Tensor:
-    """Replace each row of the batch x; of a value for all tokens, use the part from `first` on."""
+    """Replace each row of the batch x; from a value for all tokens, take the part from `first` on."""
     if isinstance(value, Tensor):
         part = value if first is None else value[..., first : first + x.shape[-2], :]
         new = part.to(x).expand(len(x), *part.shape)
@@ -85,7 +85,7 @@ def replace_value(name: str, value: Replacement, x: Tensor, first: int | None = 
 
 
 def silence_heads(name: str, heads: Sequence[int], x: Tensor, first: int = 0) -> Tensor:
-    """x (B, H, T, d) with zeros in these heads."""
+    """Set these heads of x (B, H, T, d) to zero."""
     for head in heads:
         if not 0 <= head < x.shape[1]:
             raise UserError(f"{name}: there are heads 0 to {x.shape[1] - 1}, not {head}")
@@ -96,7 +96,7 @@ def silence_heads(name: str, heads: Sequence[int], x: Tensor, first: int = 0) ->
 
 
 def changeable(module: nn.Module) -> dict[str, Place]:
-    """What can be changed, by its name in a trace: inputs and outputs of modules, and attention."""
+    """The values that can be changed, by name in a trace: inputs and outputs of modules, and attention."""
     places: dict[str, Place] = {}
     attentions = Description().of(module).attentions
     recurrent = {part for m in attentions.values() if not hasattr(m, "out") for part in m.modules()}
@@ -142,7 +142,7 @@ def edit_input(m: nn.Module, edit: Edit) -> Iterator[None]:
 
 @contextmanager
 def edit_cells(rnn: nn.RNNBase, n: int, gate: str, edit: Edit) -> Iterator[None]:
-    """Edit a gate or state (B, T, D) of one layer and direction; what comes later follows from it."""
+    """Edit a gate or state (B, T, D) of one layer and direction; later ones follow from it."""
     before = rnn.forward.edits if isinstance(rnn.forward, EditedCells) else {}
     with replace_method(rnn, "forward", EditedCells(rnn, {**before, (n, gate): edit})):
         yield
@@ -150,7 +150,7 @@ def edit_cells(rnn: nn.RNNBase, n: int, gate: str, edit: Edit) -> Iterator[None]
 
 @contextmanager
 def edit_attention(m: Any, kind: str, edit: Edit) -> Iterator[None]:
-    """Edit the heads (B, H, T, d), or the weights (B, H, T, S), from which the heads are computed again."""
+    """Edit the heads (B, H, T, d), or the weights (B, H, T, S) and recompute the heads from them."""
 
     def new_heads(*first: int) -> Tensor:
         record = current_record(m, own[""])
@@ -175,12 +175,12 @@ def edit_attention(m: Any, kind: str, edit: Edit) -> Iterator[None]:
 
 
 def first_position(m: Any, q: Tensor, state: Any) -> int:
-    """Of queries of recurrent attention: an additive score is computed before the cell has moved on."""
+    """The position of recurrent attention's queries: additive scores come before the cell's step."""
     return int(state.length) - (0 if hasattr(m.score, "U") else q.shape[1])
 
 
 def edit_joined(m: Any, edit: Edit, x: Tensor) -> Tensor:
-    """Edit the heads of x, where they are side by side (B, T, H d)."""
+    """Edit the heads of x, which are side by side (B, T, H d)."""
     heads = edit(x.unflatten(-1, (m.heads, -1)).transpose(1, 2))
     if m.records:
         m.records[-1]["heads"] = heads
@@ -188,7 +188,7 @@ def edit_joined(m: Any, edit: Edit, x: Tensor) -> Tensor:
 
 
 def current_record(m: Any, own: list[Record]) -> Record:
-    """The record of the current call; if nobody else watches, it is not kept."""
+    """The record of the current call; it is not kept unless the model is watched."""
     record: Record = m.records[-1]
     if m.records is own:
         own.clear()
@@ -244,13 +244,13 @@ def effects(model: Model, inputs: Any) -> list[Effect]:
     """All heads of a model, ordered by how much silencing each changes the answer to `inputs`, by KL.
 
     `inputs` are those of `trace`. The answer is the class; the next token of a text; the tokens that fill the
-    blanks; or all that an encoder-decoder writes, its own greedy answer or the given one.
+    blanks; or the whole answer of an encoder-decoder, its own greedy one or the given one.
     """
     return rank_heads(model, model.open_input(inputs))
 
 
 def rank_heads(model: Model, inputs: Any) -> list[Effect]:
-    """The same for an input that is a text or an image already, never the path of one."""
+    """Rank the heads for an input that is already a text or an image, never a path."""
     return sorted(measure_heads(model, inputs), key=lambda effect: -effect.kl)
 
 

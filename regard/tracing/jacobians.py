@@ -1,4 +1,4 @@
-"""How much a change of an earlier state still matters later: vanishing and exploding gradients.
+"""The influence of earlier states on later ones: vanishing and exploding gradients.
 
 The gradient of a loss at token t reaches the state k tokens before through the product of k Jacobians,
 ∂h_t/∂h_{t−k} = Π ∂h_i/∂h_{i−1}; Hochreiter 1991, Bengio et al. 1994, Pascanu et al. 2013, eq. 5. In a
@@ -32,8 +32,8 @@ def jacobian_norms(model: Model, text: str) -> Tensor:
 def jacobians(model: Model, text: str) -> Tensor:
     """∂h_T/∂h_{T−k} for k = 0, 1, ..., of the last token T of a text: (T, N, N).
 
-    A recurrent network's h are the states of all layers, with an LSTM's cells. A Transformer has no states
-    that it goes on from: its h_{T−k} is the vector that enters the blocks at T − k, and its h_T the one that
+    A recurrent network's h are the states of all layers, with an LSTM's cells. A Transformer has no
+    recurrent states: its h_{T−k} is the vector that enters the blocks at T − k, and its h_T the one that
     leaves them at T.
     """
     module = model.model
@@ -81,7 +81,7 @@ def block_jacobians(blocks: nn.ModuleList, run: Any) -> Tensor:
     outputs: list[Tensor] = []
 
     def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        inputs.extend(args[0].detach()[0].unbind())  # a tensor for each token, to be derived by
+        inputs.extend(args[0].detach()[0].unbind())  # a tensor for each token, to differentiate by
         return torch.stack([x.requires_grad_() for x in inputs])[None], *args[1:]
 
     hooks = [

@@ -1,4 +1,4 @@
-"""How large a trace will be, before it is made."""
+"""Limits on the size of a trace, checked before it is made."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ def count_numbers(
     module: nn.Module, lengths: Mapping[str, int], layers: Sequence[int] | None, vocab: int
 ) -> int:
     """The numbers in the tensors of a trace that grow fastest with its input: those of attentions and of the
-    output. `lengths` are the tokens of each side, and `vocab` the words that it is about."""
+    output. `lengths` are the tokens of each side, and `vocab` is the size of the output."""
     attentions = Description().of(module).attentions
     depths: dict[str, int] = {}
     for name in attentions:

@@ -30,7 +30,7 @@ def draw_attention(
     head: int | None = None,
     patches: Patches | None = None,
 ) -> Picture:
-    """Weights (H, T, S) of one head, or the mean of all; over the image, if keys are its patches."""
+    """Draw weights (H, T, S) of one head, or the mean of all; over the image, if keys are its patches."""
     H = len(weights)
     if head is not None and not 0 <= head < H:
         raise UserError(f"head={head}: there are heads 0 to {H - 1}")

@@ -1,4 +1,4 @@
-"""From an input of a task to a forward call of its model, and from the result to a trace."""
+"""Turn an input of a task into a forward call of its model, and the result into a trace."""
 
 from typing import Any, TypeGuard, cast
 
@@ -16,7 +16,7 @@ from regard.tracing.traces import Trace
 
 
 def read_input(model: Model, input: Any) -> Reading:
-    """What the model reads of an input, and the forward call for it."""
+    """Return the tokens that the model reads of an input, and the forward call for it."""
     if isinstance(input, str) and not input.strip():
         raise UserError("there is nothing to trace; give a text, or the path of a picture")
     if model.task.has_source or isinstance(model.model, EncoderDecoder):
@@ -31,18 +31,18 @@ def read_input(model: Model, input: Any) -> Reading:
 
 
 def is_ids(input: object) -> TypeGuard[list[int]]:
-    """Whether an input is token ids already."""
+    """Return whether an input is already token ids."""
     return isinstance(input, list) and bool(input) and all(type(id) is int for id in input)
 
 
 def check_ids(ids: list[int], vocab: int) -> list[int]:
     if wrong := next((id for id in ids if not 0 <= id < vocab), None):
-        raise UserError(f"{wrong} is no token id; there are 0 to {vocab - 1}")
+        raise UserError(f"{wrong} is not a token id; they go from 0 to {vocab - 1}")
     return ids
 
 
 def read_ids(model: Model, ids: list[int]) -> Reading:
-    """Tokens as a model that continues texts has read them, chat template included."""
+    """Read tokens as they are, including those of a chat template, by a model that continues texts."""
     task, config = model.task, cast("Any", model.model.config)
     if not task.generates:
         raise UserError("token ids are for models that write; give this one a text")
@@ -53,7 +53,7 @@ def read_ids(model: Model, ids: list[int]) -> Reading:
 
 
 def source_prompt(model: Model, source: Any) -> Prompt:
-    """What is read before a target: of a source, or of token ids exactly these."""
+    """The prompt before a target: of a source, or exactly these token ids."""
     if not is_ids(source):
         return model.task.source_prompt(model.model, source)
     config = cast("Any", model.model.config)
@@ -64,7 +64,7 @@ def source_prompt(model: Model, source: Any) -> Prompt:
 
 
 def read_pair(model: Model, input: Any) -> Reading:
-    """A source and a target; by default, the target is the model's own answer."""
+    """Read a source and a target; by default, the target is the model's own answer."""
     task, module = model.task, model.model
     source, target = (input, None) if is_ids(input) else task.split_target(input)
     prompt = source_prompt(model, source)
@@ -95,7 +95,7 @@ def source_and_target(module: nn.Module, prompt: Prompt, target: list[int]) -> t
 
 
 def read_source(model: Model, prompt: Prompt) -> Reading:
-    """What an encoder reads: ids, or an image."""
+    """Read the input of an encoder: ids, or an image."""
     if isinstance(prompt.source, Tensor):
         side = int(model.model.config.side)  # type: ignore[union-attr, arg-type]
         grid = side, side
@@ -111,7 +111,7 @@ def write_target(model: Model, prompt: Prompt) -> list[int]:
 
 
 def make_trace(model: Model, reading: Reading, recording: Recording, result: Tensor) -> Trace:
-    """The trace of a run, from what was read, recorded and returned."""
+    """Make the trace of a run from its input, its records and its result."""
     tensors = {} if reading.pixels is None else {"pixels": reading.pixels}
     tensors |= recording.tensors() | name_outputs(model, reading, result)
     about: dict[str, Any] = {"kind": model.kind, "task": model.task.config.name}
@@ -123,5 +123,5 @@ def make_trace(model: Model, reading: Reading, recording: Recording, result: Ten
 
 
 def name_outputs(model: Model, reading: Reading, result: Tensor) -> dict[str, Tensor]:
-    """The result of a run by name: logits and their probabilities, or a vector."""
+    """Name the results of a run: logits and their probabilities, or a vector."""
     return model.task.outcome(result.detach()[0], reading)

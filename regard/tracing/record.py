@@ -1,4 +1,4 @@
-"""Record what a model computes, by hooks on the places that it describes.
+"""Record the values of a model by hooks on the places that it describes.
 
 Shapes: T queries, S keys, H heads, d = D / H, D width, V vocabulary.
 """
@@ -26,10 +26,10 @@ class Recording:
 
     def __init__(self) -> None:
         self.calls: dict[str, list[Tensor]] = {}
-        self.differences: list[Tensor] = []  # of each attention's heads from those of the fused kernel
+        self.differences: list[Tensor] = []  # of each attention's heads from the fused kernel's
 
     def add(self, value: Value, t: Tensor | None) -> None:
-        """Add the first row of a batch."""
+        """Add the first row of a batch to a value."""
         if t is not None:
             before = [] if value.once else self.calls.get(value.name, [])
             self.calls[value.name] = [*before, t.detach()[0]]
@@ -47,7 +47,7 @@ class Recording:
 
 @contextmanager
 def record(module: nn.Module, layers: Sequence[int] | None = None, reads: bool = True) -> Iterator[Recording]:
-    """Record what a model computes. `reads` is False if an encoder-decoder only continues its answer."""
+    """Record the values of a model. `reads` is False if an encoder-decoder only continues its answer."""
     recording, values = Recording(), select_layers(recordable(module), layers)
     places: dict[tuple[nn.Module, str], list[Value]] = defaultdict(list)
     for value in values:
@@ -69,7 +69,7 @@ def record(module: nn.Module, layers: Sequence[int] | None = None, reads: bool =
 
 
 def recordable(module: nn.Module) -> list[Value]:
-    """Everything that can be recorded: what the model describes, and the outputs of all other layers."""
+    """Everything that can be recorded: values that the model describes, and outputs of other layers."""
     description = Description().of(module)
     described = [value for value in description.values if value.module is not None]
     known = {m for value in described for m in covered_modules(value.module)}
@@ -80,12 +80,12 @@ def recordable(module: nn.Module) -> list[Value]:
 
 
 def covered_modules(module: nn.Module | None) -> list[nn.Module]:
-    """A module and its submodules; only the module if its submodules have descriptions of their own."""
+    """A module and its submodules; only the module if its submodules have their own descriptions."""
     return [] if module is None else [module] if hasattr(module, "describe") else list(module.modules())
 
 
 def select_layers(values: Sequence[Value], layers: Sequence[int] | None) -> list[Value]:
-    """The values of these layers, and those that belong to no layer."""
+    """Select the values of these layers, and values that belong to no layer."""
     if layers is None:
         return list(values)
     depths: dict[str, int] = {}
@@ -109,7 +109,7 @@ def select_layers(values: Sequence[Value], layers: Sequence[int] | None) -> list
 def make_callback(recording: Recording, values: list[Value], reads: bool) -> Callback:
     """The function that records these values from a call of their module.
 
-    If parts of a model share the module, each calls it in its turn: the encoder first.
+    If parts of a model share the module, they call it in turn, the encoder first.
     """
     parts = list(dict.fromkeys(value.name.partition(".")[0] for value in values))
     shared = len(parts) > 1 and all(value.pick is None for value in values)
@@ -152,7 +152,7 @@ def add_hook(m: nn.Module, at: str, callback: Callback, stack: ExitStack) -> Non
 
 
 def compare_fused(recording: Recording, m: Any, stack: ExitStack) -> None:
-    """Measure how far an attention's heads are from those of the fused kernel, for the same q, k and v."""
+    """Measure the difference of an attention's heads from the fused kernel's, for the same q, k and v."""
     inputs: dict[str, Any] = {}
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ def compare_fused(recording: Recording, m: Any, stack: ExitStack) -> None:
 
     def after(*_: Any) -> None:
         last, step = m.records[-1], m.heads // m.kv_heads
-        k, v = (last[name][:, ::step] for name in "kv")  # before they were repeated for heads that share them
+        k, v = (last[name][:, ::step] for name in "kv")  # before they were repeated for shared heads
         globals = m.globals if inputs.get("globals") is None else inputs["globals"]
         fused = m.attend(last["q"], k, v, inputs.get("mask"), inputs.get("bias"), globals, None)
         g = last["q_global"].shape[2] if "q_global" in last else 0  # these have no fused kernel
@@ -173,7 +173,7 @@ def compare_fused(recording: Recording, m: Any, stack: ExitStack) -> None:
 
 @contextmanager
 def replace_method(m: nn.Module, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """Replace a method of this one module."""
+    """Replace a method of this module only."""
     before = m.__dict__.get(name)
     object.__setattr__(m, name, method)
     try:

@@ -23,7 +23,7 @@ from regard.tracing.traces import Trace
 
 
 class StepTracer:
-    """A model that generates, and keeps a trace of every step."""
+    """Generates with a model, and keeps a trace of every step."""
 
     def __init__(self, model: Model, layers: Sequence[int] | None, reading: Reading, side: str):
         self.model, self.layers, self.reading, self.side = model, layers, reading, side
@@ -126,7 +126,7 @@ class BeamRecorder:
         self.sums: dict[tuple[int, ...], float] = {}  # log-probabilities of the candidates
 
     def record(self, new: Tensor, texts: Tensor, rows: Tensor) -> Tensor:
-        """The `process` argument of `beam_search`: gets the log-probabilities of the tokens after each text.
+        """The `process` argument of `beam_search`, which gets the log-probabilities of the next tokens.
 
         A candidate has its `text` so far as ids, its last `token`, the index of its `parent` beam, and its
         `score`, the sum of log-probabilities; it has `ended`, or is `kept` as a beam, or neither.

@@ -23,11 +23,11 @@ FORMAT = "regard-trace"
 class Trace:
     """Every intermediate tensor of a run by name, and its input; regard/tracing/__init__.py lists the names.
 
-    tokens, ids: by side. An encoder reads the `source`, its decoder the `target`, and `written` is what the
-    decoder should predict at each position. Models without these sides read a `text`, which may be the
+    tokens, ids: by side. An encoder reads the `source`, its decoder the `target`, and `written` are the
+    tokens to predict at each position. Models without these sides read a `text`, which may be the
     patches of an image. `label` are the classes of the logits.
-    difference: the largest difference of any attention's heads from those of the fused kernel, which stores
-    no weights, for the same queries, keys and values.
+    difference: the largest difference of any attention's heads from the fused kernel, which stores no
+    weights, for the same queries, keys and values.
     about: the kind of the model and its task; the `grid` of an image, rows and columns; and of a step, its
     number and the candidates of the `beam`.
     """
@@ -83,14 +83,14 @@ class Trace:
         """Draw an attention: one head, or the mean of all."""
         name = name.removesuffix(".weights")
         if name not in self.attentions:
-            raise UserError(f"{name}: no attention of this trace; {suggest(name, self.attentions)}")
+            raise UserError(f"{name} is not an attention of this trace; {suggest(name, self.attentions)}")
         over_image = "grid" in self.about and attention_sides(name)[1] != "target"
         patches = Patches(self["pixels"], self.about["grid"]) if over_image else None
         return draw_attention(name, self[f"{name}.weights"], *self.sides(name), head, patches)
 
     def _repr_html_(self) -> str | None:
         """The page, in a notebook; None for a trace read from a file, which has no model."""
-        from regard.viewer.session import trace_session  # the viewer is above; a notebook asks the trace
+        from regard.viewer.session import trace_session  # above this floor, but a notebook calls the trace
 
         session = trace_session(self)
         return None if session is None else session._repr_html_()
@@ -98,7 +98,7 @@ class Trace:
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, atomically.
 
-        Of files that exist, only another trace is replaced: the weights of a model have the same suffix.
+        An existing file is replaced only if it is a trace: weights of a model have the same suffix.
         """
         if not is_missing(path := Path(path)):
             check_replaceable(path)
@@ -113,7 +113,7 @@ class Trace:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
         if FORMAT not in metadata:
-            raise UserError(f"{path}: no trace; regard look MODEL INPUT --save {path.name} makes one")
+            raise UserError(f"{path}: not a trace; regard look MODEL INPUT --save {path.name} makes one")
         if hashlib.sha256(metadata[FORMAT].encode()).hexdigest() != metadata.get(f"{FORMAT}-sha256"):
             raise UserError(f"{path}: damaged, its metadata does not match its SHA-256; make it again")
         try:
@@ -128,11 +128,11 @@ class Trace:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise UserError if a file is no trace."""
+    """Raise UserError if a file is not a trace."""
     try:
         with safe_open(path, framework="pt") as file:
             is_trace = FORMAT in (file.metadata() or {})
     except (OSError, SafetensorError):
         is_trace = False
     if not is_trace:
-        raise UserError(f"{path} exists and is no trace; choose another name, or delete it if it is no use")
+        raise UserError(f"{path} exists and is not a trace; choose another name, or delete it")

@@ -1,6 +1,6 @@
 """Write checkpoints and models while training goes on: each process its part, from a copy of what it has.
 
-Threads only read and write files. What processes must agree on, they agree on between two steps.
+Threads only read and write files. Processes communicate between two steps only.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ class BackgroundWriter:
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, "checkpoint")
-        self.copies: Tensors = {}  # used for every checkpoint: new memory would have to be cleared first
+        self.copies: Tensors = {}  # reused for every checkpoint, since new memory has to be cleared first
         self.reserving: Future[None] | None = None
         self.names: list[str] = []  # of the files of all parts
         self.writing: Future[Digests] | None = None  # this process's part
@@ -63,7 +63,7 @@ class BackgroundWriter:
         )
 
     def copy_own(self, tensors: Tensors, spans: Spans) -> Tensors:
-        """Return copies of the rows that this process writes, and note in `spans` where they belong."""
+        """Return copies of the rows that this process writes, and note their places in `spans`."""
         copies: Tensors = {}
         for name, local in own_tensors(tensors):
             t = tensors[name]
@@ -86,8 +86,8 @@ class BackgroundWriter:
         return self.writing is not None and not self.writing.done()
 
     def advance(self) -> list[str]:
-        """Complete the checkpoint of which all processes have written their parts. Return notices for the
-        user, in the first process. All must call this together, once no process `is_writing`."""
+        """Complete the checkpoint whose parts are all written. Return notices for the user, in the first
+        process. All must call this together, once no process `is_writing`."""
         if self.writing is not None:
             error = self.writing.exception()
             agree(error, "another process could not write its part of the checkpoint; it says why")
@@ -113,12 +113,12 @@ class BackgroundWriter:
         return lines
 
     def close(self) -> None:
-        """Wait for this process's thread only: others may have failed."""
+        """Wait for this process's thread only, since other processes may have failed."""
         self.thread.shutdown()
 
 
 def own_tensors(tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and rows of the tensors of which this process writes some."""
+    """Yield the names and rows of the tensors that this process writes, in whole or in part."""
     for name, t in tensors.items():
         if distributed.is_first_copy(t):
             local = t.to_local() if hasattr(t, "to_local") else t
@@ -131,7 +131,7 @@ def empty_copy(t: Tensor) -> Tensor:
 
 
 def agree(problem: BaseException | None, elsewhere: str) -> None:
-    """Raise an error in all processes if there is one in any."""
+    """Raise an error in all processes if any of them has one."""
     failed = distributed.all_max(problem is not None)[0]
     if problem is not None:
         raise problem
@@ -140,7 +140,7 @@ def agree(problem: BaseException | None, elsewhere: str) -> None:
 
 
 def find_part(tensors: list[Tensor]) -> tuple[int | None, int]:
-    """Return which part of a checkpoint this process writes, if any, and how many parts there are."""
+    """Return the part of a checkpoint that this process writes, if any, and the number of parts."""
     sharded = next((t for t in tensors if hasattr(t, "full_tensor")), None)
     if sharded is None:
         return 0 if distributed.RANK == 0 else None, 1

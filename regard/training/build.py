@@ -1,4 +1,4 @@
-"""Training: a recipe and data in, a run's folder out."""
+"""Train a model: from a recipe and data to a run folder."""
 
 import json
 import math
@@ -62,10 +62,10 @@ def train(
     resume: bool = False,
     look: bool | str = False,
 ) -> Model:
-    """Train by the recipe called `name`, or in a .toml file; `base` is a model to start from, and `teacher`
-    one or several whose answers are learned. Data are paths, or rows: texts, tuples, dictionaries, data
-    frames, iterators (see `regard.data.memory`). With `look`, a page shows the model while it learns, and
-    until this process ends; a text is what the page shows it at work on."""
+    """Train with the recipe `name`, a built-in one or a .toml file. `base` is a model to start from, and
+    `teacher` one or several to learn from (distillation). Data are paths, or rows: texts, tuples,
+    dictionaries, data frames, iterators (see `regard.data.memory`). With `look`, a page shows the model while
+    it learns, and until this process ends; if `look` is a text, the page shows the model on it."""
     data, valid = tuple(map(name_data, data)), name_several(valid)
     job = make_job(name, data, valid, out, base, teacher, steps, epochs, minutes, set, resume)
     live = open_page(look)
@@ -75,7 +75,7 @@ def train(
 
 
 def run_job(job: Job, live: LivePage | None = None) -> torch.device:
-    """Train what the job says, perhaps on a page; return the device that was chosen."""
+    """Train a job, with a page if it was asked for; return the device that was chosen."""
     config, reading = check_sections(job)
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(job.folder), exclusive_folder(job):
@@ -84,7 +84,7 @@ def run_job(job: Job, live: LivePage | None = None) -> torch.device:
         trainer.live = live
         remove_folds(job)
         trainer.run()
-        distributed.barrier()  # every process has what it needs of the folder
+        distributed.barrier()  # every process has read the folder
     return device
 
 
@@ -100,7 +100,7 @@ def plan(
     set: Mapping[str, Any] | None = None,
     machine: str | None = None,
 ) -> Plan:
-    """What `train` would do, on this machine or on one of a known name. Nothing is written."""
+    """Return the plan of `train`, for this machine or one with a known name. Nothing is written."""
     job = make_job(name, data, valid, None, base, teacher, steps, epochs, minutes, set, resume=False)
     config, reading = check_sections(job)
     where = find_machine(machine, choose_device(config.device))
@@ -116,7 +116,7 @@ def plan(
 
 
 def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:
-    """The settings of training, where the plan has not filled them yet, and of reading."""
+    """Check the settings of training, as far as the plan has not filled them, and of reading."""
     train = job.sections["train"]
     budget = {} if {"steps", "epochs", "minutes"} & train.keys() else {"steps": 1}
     config = recipe.fill("train", train | budget, TrainConfig)
@@ -128,11 +128,11 @@ def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:
     return config, recipe.fill("data", settings, ReadConfig)  # for the base, too
 
 
-# What is trained
+# The model and its data
 
 
 def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
-    """Everything that a run needs, checked before the folder is made."""
+    """Make and check all parts of a run before its folder is created."""
     sections, going = job.sections, job.resumes
     task_class, task_config = find_task(sections["task"].get("name"), config)
     if job.teachers:
@@ -150,12 +150,12 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
             "--adapter keeps what changes in a model; give that with --from MODEL, and train.lora > 0"
         )
     settings = model_settings(job, kind)
-    if sections["data"].get("stream"):  # a run goes on with as many, with any number of processes
+    if sections["data"].get("stream"):  # a resumed run keeps this number, with any number of processes
         sections["data"].setdefault("parts", distributed.WORLD)
     data_config = recipe.fill("data", sections["data"], task_class.data_config)
     base_task = parent.task if parent else restore_task(job, kind, settings, task_class) if going else None
     corpus = read_data(job, kind, settings, parent, base_task, data_config)
-    if not going:  # a run keeps its settings, and has none that came later
+    if not going:  # a resumed run keeps its settings, without those that later versions added
         sections["task"] = corpus.task_settings | sections["task"]
     section = recipe.fill("task", sections["task"], task_config)
     factory = ModelFactory(job, kind, settings, corpus, data_config, task_class, section, config)
@@ -171,7 +171,7 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
 
 
 def inherit_settings(job: Job, parent: Model | None, task_class: type[Task]) -> None:
-    """Take what a model for the same task was trained with, where the recipe is silent."""
+    """Take settings that the recipe leaves open from the base, if it was trained for the same task."""
     section = job.sections["task"]
     if parent and parent.task.config.name == section["name"]:
         inherited = {name: getattr(parent.task.config, name) for name in task_class.inherits}
@@ -179,7 +179,7 @@ def inherit_settings(job: Job, parent: Model | None, task_class: type[Task]) -> 
 
 
 def plan_training(job: Job, kind: str, parent: Model | None, device: torch.device) -> TrainConfig:
-    """Plan a new run, and return its settings of training."""
+    """Plan a new run, and return its [train] settings."""
     follow_plan(job, kind, parent, device)
     config = recipe.fill("train", job.sections["train"], TrainConfig)
     config = fit_warmup(job, config, job.notes)
@@ -191,9 +191,9 @@ def plan_training(job: Job, kind: str, parent: Model | None, device: torch.devic
 
 
 def fit_warmup(job: Job, config: TrainConfig, notes: list[str]) -> TrainConfig:
-    """The settings with a warm-up that fits the steps.
+    """Return the settings with a warm-up that fits the steps.
 
-    One that was asked for stays, for the run may go on; if it is too long, a note says so.
+    A warm-up that the user set stays, since the run may be continued; if it is too long, a note says so.
     """
     if not job.own_warmup:
         return limit_warmup(config)
@@ -204,7 +204,7 @@ def fit_warmup(job: Job, config: TrainConfig, notes: list[str]) -> TrainConfig:
 
 
 def count_steps(task: Task, corpus: Corpus, config: TrainConfig) -> int:
-    """The steps of train.epochs passes over the data."""
+    """The number of steps of train.epochs passes over the data."""
     samples = task.samples(corpus.train, config.seed, config.batch, config.tokens)
     return math.ceil((config.epochs or 0) * samples.steps_per_epoch)
 
@@ -222,7 +222,7 @@ def find_task(name: Any, config: TrainConfig) -> tuple[type[Task], type[Any]]:
 
 
 def choose_kind(job: Job, parent: Model | None, task_class: type[Task]) -> str:
-    """The kind of the model, as asked for or as the base has it."""
+    """The kind of the model, from the recipe or the base."""
     kind = str(job.sections["model"].get("kind") or (parent and parent.kind))
     if parent and kind != parent.kind:
         raise UserError(f"model.kind={kind}: the model in {job.base} is of kind {parent.kind}")
@@ -236,7 +236,7 @@ def choose_kind(job: Job, parent: Model | None, task_class: type[Task]) -> str:
 
 
 def model_settings(job: Job, kind: str) -> dict[str, Any]:
-    """The settings of the model, with those of its preset."""
+    """The settings of the model, including its preset's."""
     section = job.sections["model"]
     own = {k: v for k, v in section.items() if k not in ("kind", "preset")}
     return get_preset(MODELS[kind][2], section.get("preset")) | own
@@ -281,7 +281,7 @@ def read_data(
     base_task: Task | None,
     data_config: Any,
 ) -> Corpus:
-    """The data, and what follows from them."""
+    """Read the data, and derive settings from them."""
     task_class, _ = TASKS[job.sections["task"]["name"]]
     context, config = check_settings(job, kind, parent)
     if parent:
@@ -302,7 +302,7 @@ def read_data(
 
 
 def describe_split(job: Job, corpus: Corpus) -> str:
-    """What is trained on, and what is evaluated on."""
+    """Describe the data to train and to evaluate on."""
     train = f"{corpus.train.describe()} to train on"
     if corpus.valid is None:
         return f"{train}, nothing to evaluate on"
@@ -311,7 +311,7 @@ def describe_split(job: Job, corpus: Corpus) -> str:
 
 
 def restore_task(job: Job, kind: str, settings: dict[str, Any], task_class: type[Task]) -> Task | None:
-    """The task of a run that is resumed, as its folder has it, if it makes prompts by a chat template."""
+    """The task of a resumed run, from its folder, if it has a chat template."""
     if not (job.folder / TEMPLATE).exists():
         return None
     tokenizer, *_ = load_tokenizers(job.folder)

@@ -54,13 +54,13 @@ class Checkpointer:
         self.folder, self.checkpoints = folder, folder / run_folder.CHECKPOINTS
         self.model, self.optimizers, self.corpus, self.config = model, optimizers, corpus, config
         settings: Any = {"model": model.config, "task": task_config}
-        self.settings = {  # which a checkpoint must share
+        self.settings = {  # must be the same in a checkpoint
             name: {"class": type(c).__name__} | json.loads(json.dumps(asdict(c)))
             for name, c in settings.items()
         }
         state = model.state_dict()
         trained = {name for name, p in model.named_parameters() if p.requires_grad}
-        self.names = [name for name in state if name in trained or not config.adapter]  # that are saved
+        self.names = [name for name in state if name in trained or not config.adapter]  # to save
         self.saved_step: int | None = None
         self.stay: list[Path] = []  # old checkpoints that are not removed
         self.damaged: list[Path] = []  # checkpoints after the one that was restored
@@ -71,7 +71,7 @@ class Checkpointer:
 
     def check_data(self, seconds: float | None = None) -> None:
         """Raise UserError if the data are damaged or not those of the checkpoint, as far as that is known
-        after so many seconds; by default, wait until it is. All processes must call this together."""
+        after this many seconds; None: wait for the check. All processes must call this together."""
         if self.data_is_checked:
             return
         self.data.wait(seconds)
@@ -82,13 +82,13 @@ class Checkpointer:
         self.data_is_checked = not running
 
     def check_old_data(self, expected: list[str]) -> None:
-        """Compare with the fingerprints of earlier versions, which took a sample of large data."""
+        """Compare with the fingerprints of earlier versions, which sampled large data."""
         sides = [data for data in (self.corpus.train, self.corpus.valid) if data is not None]
         if expected != [getattr(data, "sampled_fingerprint", data.fingerprint)() for data in sides]:
             raise UserError(f"the data differ from those that {self.folder} began with; give the same files")
 
     def weights(self) -> Tensors:
-        """Return the weights, which may be sharded; of an adapter, those that are trained."""
+        """Return the weights, which may be sharded; for an adapter, only the trained ones."""
         state = self.model.state_dict()
         return {name: state[name] for name in self.names}
 
@@ -98,11 +98,11 @@ class Checkpointer:
             state[name].copy_(distributed.shard_like(weights[name], state[name]))
 
     def read_weights(self, parts: Parts) -> Tensors:
-        """Return the weights of a checkpoint, of each tensor the rows that this process has."""
+        """Return this process's rows of a checkpoint's weights."""
         return {name: read_shard(parts, name, t) for name, t in self.weights().items()}
 
     def read_optimizer(self, parts: Parts) -> Tensors:
-        """Return the optimizer state of a checkpoint, of each tensor the rows that this process has."""
+        """Return this process's rows of a checkpoint's optimizer state."""
         owners = dict(self.model.named_parameters())
         return {key: read_shard(parts, key, owners[key.rpartition("/")[0]]) for key in parts.shapes}
 
@@ -116,7 +116,7 @@ class Checkpointer:
         }
 
     def load_optimizer_state(self, state: Tensors) -> None:
-        """Load the optimizer state; what is missing in it begins anew."""
+        """Load the optimizer state; missing parts start from zero."""
         owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
         for name, p in self.model.named_parameters():
             if p not in owners:  # not trained
@@ -127,7 +127,7 @@ class Checkpointer:
                 for key, v in state.items()
                 if key.startswith(f"{name}/")
             }
-            for key, t in current.items():  # where CUDA graphs find them
+            for key, t in current.items():  # in place, since CUDA graphs refer to them
                 new[key] = t.copy_(new[key]) if key in new else t.zero_()
             current |= new
 
@@ -157,8 +157,9 @@ class Checkpointer:
         write_tensors(run_folder.published(self.folder), weights)
 
     def save(self, state: TrainState, flush_log: Callable[[], None] = lambda: None) -> list[str]:
-        """Write a checkpoint and remove old ones; of several processes, each its part, in the background.
-        Before it counts, `flush_log` is called. Return notices for the user, in the first process.
+        """Write a checkpoint and remove old ones; several processes each write a part, in the background.
+        `flush_log` is called before the checkpoint is completed. Return notices for the user, in the first
+        process.
 
         The data must be checked before. All processes must call this together.
         """
@@ -193,7 +194,7 @@ class Checkpointer:
         return self.remove_old(path, first, needed)
 
     def remove_old(self, path: Path, first: int, needed: set[int]) -> list[str]:
-        """Remove checkpoints that are not needed now that there is one more; `first` is the first to average.
+        """Remove checkpoints that a new one makes unnecessary; `first` is the first to average.
         Return notices for the user."""
         checkpoints.remove(self.checkpoints, self.abandoned - {self.saved_step})
         self.abandoned.clear()
@@ -206,8 +207,8 @@ class Checkpointer:
         return [f"saved {path}", *notices]
 
     def reserve(self) -> None:
-        """Begin to allocate what checkpoints of several processes are copied to. Called after the first step,
-        when there is a state of the optimizer."""
+        """Begin to allocate the memory that checkpoints of several processes are copied to. Called after the
+        first step, when there is a state of the optimizer."""
         if self.background is not None and self.background.reserving is None:
             self.background.reserve(self.weights() | self.optimizer_state())
 
@@ -266,13 +267,13 @@ class Checkpointer:
         ]
 
     def go_back(self, state: TrainState, step: int, make_first_model: Callable[[], nn.Module]) -> None:
-        """Load the checkpoint of a step, or what was before the first one. The best evaluation, whose weights
-        are published, remains.
+        """Load the checkpoint of a step, or the initial model. The best evaluation, whose weights are
+        published, remains.
 
         Checkpoints of later steps are removed when the next one is saved: if the run fails before that, they
-        are all that is left of it; a run that is resumed from them goes back again.
+        are still there; a run that is resumed from them goes back again.
 
-        Tensors stay where they are, where CUDA graphs find them. All processes must call this together.
+        Tensors are changed in place, since CUDA graphs refer to them. All processes must call this together.
         """
         self.wait()
         if step:
@@ -289,7 +290,7 @@ class Checkpointer:
         self.saved_step = step or None
 
     def check_optimizer(self, file: Path, state: dict[str, Tensor], step: int) -> None:
-        """Raise UserError that names a tensor which is missing, or not of this model's optimizers."""
+        """Raise UserError that names a tensor that is missing or not of this model's optimizers."""
         owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
         average = {ema.KEY} if self.config.ema else set()
         expected: dict[str, tuple[torch.dtype, torch.Size]] = {}
@@ -315,7 +316,7 @@ class Checkpointer:
         return [n for n in steps if n < step and n % self.config.save == 0][-count:]
 
     def average(self, step: int) -> tuple[Tensors, int]:
-        """Return the average of the last checkpoints and the current weights, and how many these are."""
+        """Return the average of the last checkpoints and the current weights, and their number."""
         paths = [self.checkpoints / f"step-{n}" for n in self.steps_to_average(step)]
         paths = [path for path in paths if can_average(path)]
         earlier = (self.read_weights(checkpoints.open_part(path, "model")) for path in paths)
@@ -323,7 +324,7 @@ class Checkpointer:
 
 
 def read_shard(parts: Parts, name: str, like: Tensor) -> Tensor:
-    """Read the rows of a tensor that this process has, if it is sharded as `like` is; else all."""
+    """Read this process's rows of a tensor, if it is sharded like `like`; else all rows."""
     if parts.shapes[name] != like.shape:  # a number
         return parts.read(name).to(like.device)
     rows = distributed.own_rows(like)
@@ -331,7 +332,7 @@ def read_shard(parts: Parts, name: str, like: Tensor) -> Tensor:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a checkpoint is intact; every process checks some of its files. All must call this together."""
+    """Return whether a checkpoint is intact; every process checks some files. All must call this together."""
     problem, intact = None, False
     try:
         intact = checkpoints.is_intact(path, slice(distributed.RANK, None, distributed.WORLD))
@@ -342,20 +343,20 @@ def is_intact(path: Path) -> bool:
 
 
 def no_first_model() -> nn.Module:
-    raise UserError("this run can't begin again: nobody said how its model is made")
+    raise UserError("this run can't start over, as it was given no function that builds its model")
 
 
 def can_average(path: Path) -> bool:
     try:
         return is_intact(path)
-    except UserError:  # unreadable now: left out as if it were damaged, rather than losing the last steps
+    except UserError:  # unreadable now: skipped like a damaged one, rather than losing the last steps
         return False
 
 
 def find_checkpoint(folder: Path) -> tuple[Path | None, list[Path]]:
     """Return the last intact checkpoint of a run, if it has one, and the damaged ones after it.
 
-    Raise UserError if there is none although there was: starting over would replace a trained model.
+    Raise UserError if there was one but is none now: starting over would replace a trained model.
     """
     where = folder / run_folder.CHECKPOINTS
     path, damaged = checkpoints.newest(where, is_intact)
@@ -376,7 +377,7 @@ def find_checkpoint(folder: Path) -> tuple[Path | None, list[Path]]:
 
 
 def was_saved(folder: Path) -> bool:
-    """Whether a run that has weights must have had checkpoints, too. Before the first, a kill leaves none."""
+    """Return whether a run with weights had checkpoints, too. A kill before the first one leaves none."""
     log = folder / run_folder.LOG
     if not is_missing(folder / run_folder.CARD) or is_missing(log):
         return True

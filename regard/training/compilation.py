@@ -1,4 +1,4 @@
-"""What is compiled, or replayed as CUDA graphs, and when."""
+"""Decide what is compiled, or replayed as CUDA graphs."""
 
 import contextlib
 import math
@@ -20,9 +20,9 @@ GRAPHED = 200_000_000  # parameters; the kernels of larger models take longer th
 def should_compile(task: Task, c: TrainConfig, device: torch.device, graphs: bool) -> bool:
     """Whether the recipe asks for torch.compile, or a run is so long that compiling likely pays off.
 
-    With graphs, it takes longer: a minute of compiling saves some milliseconds of a step. For rows of several
-    lengths it takes up to two minutes, seen on a busy machine. Where the steps are known, the clock does not
-    count: they may be done long before it is up.
+    With graphs, the run must be longer: a minute of compiling saves only milliseconds a step. For rows of
+    several lengths it takes up to two minutes, seen on a busy machine. If the number of steps is known,
+    the time limit is ignored, since the steps may be done long before.
     """
     if c.steps:
         long = c.steps >= (1000 if not graphs else 5000 if task.static_shapes else 50_000)
@@ -33,13 +33,13 @@ def should_compile(task: Task, c: TrainConfig, device: torch.device, graphs: boo
 
 
 def use_graphs(model: nn.Module, task: Task, c: TrainConfig, flops: float, device: torch.device) -> bool:
-    """Whether steps are replayed as CUDA graphs: their shapes are few, and known without the values."""
+    """Return whether steps are replayed as CUDA graphs: if their shapes are few and known before."""
     return (
         device.type == "cuda"
         and c.compile != "off"
         and distributed.WORLD == 1
         and not c.micro
-        and not c.recompute  # which asks for the state of random numbers
+        and not c.recompute  # it reads the state of the random number generator
         and (task.static_shapes or task.few_shapes)
         and task.reads != "audio"  # tried on a GPU, its steps could not be replayed; to be tried again
         and not math.isnan(flops)
@@ -49,7 +49,7 @@ def use_graphs(model: nn.Module, task: Task, c: TrainConfig, flops: float, devic
 
 
 def check_kernels(device: torch.device, report: Callable[[str, Exception], None]) -> None:
-    """Turn Triton kernels off where they don't do what their plain twins do."""
+    """Disable Triton kernels whose results differ from their reference implementations."""
     if device.type != "cuda":
         return
     for what, module, flag, agree in (
@@ -61,7 +61,7 @@ def check_kernels(device: torch.device, report: Callable[[str, Exception], None]
         try:
             if not agree(device):
                 raise ArithmeticError("its results are not those of the plain one")
-        except Exception as error:  # whatever it is, there is another way
+        except Exception as error:  # any error: the reference is used instead
             setattr(module, flag, False)
             report(what, error)
 
@@ -90,7 +90,7 @@ def compile_where_it_pays(
 class CompiledBlocks(nn.Module):
     """A module whose blocks are compiled, each by itself and for all shapes.
 
-    Blocks that are alike are compiled once: all together, for shapes that change, take minutes.
+    Equal blocks are compiled once; compiling all of them together for dynamic shapes takes minutes.
     """
 
     def __init__(self, module: nn.Module):
@@ -118,13 +118,13 @@ def has_gradient(model: nn.Module) -> bool:
 def keep_compiled() -> None:
     """Keep compiled code in the user's cache, so that the next run starts with it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "regard" / "compiled"
-    with contextlib.suppress(OSError):  # then torch's own folder, which may be gone tomorrow, has to do
+    with contextlib.suppress(OSError):  # then torch's own temporary folder is used
         cache.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
 
 
 def notice(what: str, problem: object) -> str:
-    """Say in one line that something failed and why."""
+    """Print in one line what failed and why."""
     lines = str(problem).strip().splitlines() or [""]
     name = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
     return f"{what} failed ({name}{lines[0]}); continuing without {what}"

@@ -9,7 +9,7 @@ POSITIVE = (
     *("steps", "epochs", "minutes", "batch", "tokens", "micro", "lr", "lora_alpha"),
     *("evaluate", "save", "keep", "average", "patience", "log", "shard"),
 )
-WARMUP_SHARE = 0.25  # of a run, at most, unless train.warmup is asked for
+WARMUP_SHARE = 0.25  # of a run, at most, unless train.warmup is set
 NOT_NEGATIVE = ("warmup", "weight_decay", "clip", "freeze", "lora", "seed", "folds")
 
 
@@ -40,18 +40,18 @@ class TrainConfig:
     freeze: int = 0  # number of blocks that are not trained, together with the embeddings below them
     lora: int = 0  # rank of the low-rank updates that are trained instead of the blocks; 0: off
     lora_alpha: float = 16.0  # the updates are scaled by lora_alpha / lora
-    adapter: bool = False  # train the low-rank updates only, and keep them in a file of their own
+    adapter: bool = False  # train only the low-rank updates, and keep them in a separate file
     seed: int = 1337
     evaluate: int = 250  # steps between evaluations
     save: int = 250  # steps between checkpoints
     keep: int = 2  # how many checkpoints to keep
-    ema: float = 0.0  # also try the average of the weights of all steps, the last such share counting half
+    ema: float = 0.0  # also try the average of the weights, in which this share of the steps counts half
     average: int = 1  # at the end, try the average of this many checkpoints as the model
     patience: int | None = None  # stop early after this many evaluations without improvement
-    guard: bool = True  # go back with a lower rate where training fails; stop where it only memorises
-    folds: int = 0  # try up to `steps` on so many parts of the data, then train on all of them; 0: off
+    guard: bool = True  # go back with a lower rate if training fails; stop if it only memorises
+    folds: int = 0  # cross-validate up to `steps` on this many parts of the data, then train on all; 0: off
     log: int = 10  # steps between rows of the log
-    tracker: Name = "none"  # what also gets the log
+    tracker: Name = "none"  # a tracker that also gets the log
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
@@ -81,6 +81,6 @@ class TrainConfig:
 
 
 def limit_warmup(config: TrainConfig) -> TrainConfig:
-    """Return the settings with a warm-up that leaves steps for the rest."""
+    """Return the settings with a warm-up that leaves enough steps after it."""
     steps = config.steps
     return replace(config, warmup=min(config.warmup, int(steps * WARMUP_SHARE))) if steps else config

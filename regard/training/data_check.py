@@ -1,7 +1,7 @@
-"""Check in the background that a resumed run has the data it began with.
+"""Check in the background that a resumed run has its original data.
 
-The fingerprint is a SHA-256 of everything that training sees, in its order. It is taken while training
-begins; at the latest before anything is written over, it is compared with that of the checkpoint.
+The fingerprint is a SHA-256 of everything that training sees, in its order. It is computed while training
+begins, and compared with the checkpoint's before any file is overwritten.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ class DataCheck:
     def __init__(self, folder: Path, corpus: Corpus) -> None:
         self.folder, self.corpus = folder, corpus
         self.fingerprint: Fingerprint = {}
-        self.expected: Fingerprint | None = None  # that of the checkpoint
-        self.error: BaseException | None = None  # that stopped the thread
+        self.expected: Fingerprint | None = None  # the checkpoint's
+        self.error: BaseException | None = None  # the error that stopped the thread
         self.earlier = digests.remember(folder / DIGESTS)
         self.digests: dict[str, str] = {}
         self.thread = threading.Thread(target=self._run, daemon=True)  # a second Ctrl-C need not wait for it
@@ -47,7 +47,7 @@ class DataCheck:
         return not self.thread.is_alive()
 
     def problem(self) -> BaseException | None:
-        """Return what is wrong with the data, as far as it is known by now."""
+        """Return the problem with the data, if one is known by now."""
         if distributed.LOCAL or not self.is_done():
             return None
         if self.error is None and self.expected not in (None, self.fingerprint):
@@ -55,23 +55,23 @@ class DataCheck:
         return self.error
 
     def save(self) -> None:
-        """Write the SHA-256 of the files to the run folder, unless they are there."""
+        """Write the SHA-256 of the files to the run folder, if they are missing there."""
         if self.digests != self.earlier:
             digests.write(self.folder / DIGESTS, self.digests.items())
             self.earlier = self.digests
 
 
 def digest_files(paths: list[str]) -> dict[str, str]:
-    """Return the SHA-256 of each file that is still there. They only serve to name a file that changed."""
+    """Return the SHA-256 of each file that still exists, which serve to name a file that changed."""
     known = {}
     for path in map(os.path.abspath, paths):
-        with contextlib.suppress(OSError, UserError):  # gone, or growing: what was read of it is in memory
+        with contextlib.suppress(OSError, UserError):  # gone or growing, but the data are in memory
             known[path] = digests.file_sha256(path)
     return known
 
 
 def explain(folder: Path, before: dict[str, str], now: dict[str, str]) -> str:
-    """Say which file differs from those that a run began with."""
+    """Return a message with the file that differs from the run's original data."""
     other = "begin a new run with another --out"
     for path, digest in now.items():
         if before.get(path, digest) != digest:

@@ -28,10 +28,10 @@ def process_group(device: torch.device) -> Iterator[None]:
     if WORLD == 1 or dist.is_initialized():
         yield
         return
-    # gloo next to NCCL: the processes make small decisions on the CPU, without waiting for the GPU
+    # gloo next to NCCL: small decisions are made on the CPU, without waiting for the GPU
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    # Never freed: DDP would be the last to let go of the group, and would wait for gloo's thread while it
-    # holds the GIL, for which that thread waits where it frees a tensor.
+    # Never freed: DDP would release the group last, and would wait for gloo's thread while it
+    # holds the GIL, which that thread needs to free a tensor.
     _groups.append(dist.group.WORLD)
     try:
         yield
@@ -71,7 +71,7 @@ def barrier() -> None:
 def wrap(
     objective: nn.Module, blocks: list[nn.Module], how: str, device: torch.device, shard: int | None = None
 ) -> nn.Module:
-    """Wrap the objective for data parallelism: a full copy per process (ddp), or sharded weights (fsdp); or
+    """Wrap the objective for data parallelism: a full copy per process (ddp), sharded weights (fsdp), or
     both (hybrid): groups of `shard` processes, by default those of a machine, share a copy."""
     if WORLD == 1:
         return objective
@@ -86,7 +86,7 @@ def wrap(
 
 
 def shard_module(module: nn.Module, blocks: list[nn.Module], mesh: Any) -> None:
-    """Share the weights of a module between the processes of a mesh; blocks are gathered one at a time."""
+    """Shard the weights of a module over the processes of a mesh; blocks are gathered one at a time."""
     from torch.distributed.fsdp import fully_shard
 
     for block in blocks:
@@ -104,7 +104,7 @@ def make_mesh(device: str, shard: int) -> Any:
     if shard == world:
         return init_device_mesh(device, (world,))
     mesh = init_device_mesh(device, (world // shard, shard), mesh_dim_names=("replicate", "shard"))
-    _groups.extend(mesh.get_all_groups())  # as long as the group of all
+    _groups.extend(mesh.get_all_groups())  # lives as long as the group of all processes
     return mesh
 
 
@@ -118,7 +118,7 @@ def gradient_sync(wrapped: nn.Module, last: bool) -> contextlib.AbstractContextM
 
 
 def reshard(module: nn.Module) -> None:
-    """Let go of the full weights that a forward call left, so that the next one sees what the shards have."""
+    """Free the full weights that a forward call left, so that the next one uses the shards."""
     for m in module.modules():
         if hasattr(m, "reshard"):
             m.reshard()  # type: ignore[operator]
@@ -130,7 +130,7 @@ def gather_full(t: Tensor) -> Tensor:
 
 
 def shard_like(t: Tensor, like: Tensor) -> Tensor:
-    """Return t sharded as `like` is: the inverse of `gather_full`."""
+    """Return t sharded like `like`: the inverse of `gather_full`."""
     if hasattr(t, "full_tensor"):
         return t
     if not hasattr(like, "full_tensor"):
@@ -142,7 +142,7 @@ def shard_like(t: Tensor, like: Tensor) -> Tensor:
 
 
 def own_rows(t: Tensor) -> slice:
-    """Return which rows of a tensor this process has; it may have none."""
+    """Return the range of a tensor's rows that this process has, which may be empty."""
     if not hasattr(t, "full_tensor"):
         return slice(0, len(t) if t.ndim else 0)
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -152,7 +152,7 @@ def own_rows(t: Tensor) -> slice:
 
 
 def join_shards(local: Tensor, like: Tensor) -> Tensor:
-    """Return the tensor of which this process has these rows, sharded as `like` is. Nothing is sent."""
+    """Return a tensor, sharded like `like`, of which this process has these rows. Nothing is sent."""
     if not hasattr(like, "full_tensor"):
         return local.to(like.device)
     from torch.distributed.tensor import DTensor
@@ -165,7 +165,7 @@ def join_shards(local: Tensor, like: Tensor) -> Tensor:
 
 
 def is_first_copy(t: Tensor) -> bool:
-    """Whether this process is the first of those that have the same rows of a tensor."""
+    """Return whether this process is the first one with its rows of a tensor."""
     if not hasattr(t, "full_tensor"):
         return RANK == 0
     where = zip(t.device_mesh.get_coordinate(), t.placements, strict=True)  # type: ignore[attr-defined]

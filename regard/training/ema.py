@@ -1,4 +1,4 @@
-"""An average of the weights over the last steps, which is often better than the weights of any one step."""
+"""A moving average of the weights, which is often better than the weights of any single step."""
 
 import contextlib
 import math
@@ -16,12 +16,12 @@ Metrics = dict[str, float]
 class MovingAverage:
     """Averages the weights after each step, so that the last `share` of all steps counts for one half.
 
-    The weight of step τ among t steps is proportional to τ^γ (Karras et al. 2024, section 3.1): the average
-    is as wide at each step of a run, in proportion, as at its last; it need not know how many there will be,
-    and soon forgets where the weights began. (1 - share)^(γ + 1) = 1/2.
+    The weight of step τ among t steps is proportional to τ^γ (Karras et al. 2024, section 3.1): the width
+    of the average is the same share of the run at every step, independent of the total number of steps, and
+    the initial weights are soon forgotten. (1 - share)^(γ + 1) = 1/2.
 
-    The averages are kept in the state of the optimizers, one number for each trained weight. So they are
-    sharded, saved and restored as that is.
+    The averages are part of the optimizers' state, one number for each trained weight, so they are
+    sharded, saved and restored with it.
     """
 
     def __init__(self, module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], share: float):
@@ -30,10 +30,10 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Add the weights after so many steps to the average."""
+        """Add the weights after `step` steps to the average."""
         for optimizer in self.optimizers:
             for p in (p for group in optimizer.param_groups for p in group["params"]):
-                state = optimizer.state.get(p)  # none, or empty, for weights that never had a gradient
+                state = optimizer.state.get(p)  # missing or empty for weights that never had a gradient
                 if state and KEY not in state:
                     state[KEY] = p.detach().clone()
         weights, averages = self.tensors()
@@ -41,7 +41,7 @@ class MovingAverage:
 
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:
-        """The model has the average as its weights inside a `with` block."""
+        """Use the average as the model's weights inside a `with` block."""
         self.swap()
         try:
             yield
@@ -50,7 +50,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange weights and averages; each tensor stays where it is, where CUDA graphs find it."""
+        """Exchange weights and averages in place, since CUDA graphs refer to the tensors."""
         distributed.reshard(self.module)
         for weight, average in zip(*self.tensors(), strict=True):
             now = weight.clone()
@@ -58,7 +58,7 @@ class MovingAverage:
             average.copy_(now)
 
     def tensors(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The weights that have an average, and their averages."""
+        """Return the weights that have an average, and their averages."""
         pairs = [
             (p.detach(), state[KEY])
             for optimizer in self.optimizers
@@ -73,8 +73,8 @@ def measure_better(
     measure: Callable[[], Metrics | None],
     rank: Callable[[Metrics], tuple[float, ...]],
 ) -> tuple[Metrics, contextlib.AbstractContextManager[None]] | None:
-    """The metrics of the weights or of their average, whichever are better, and a context in which the model
-    has these weights. None if a signal interrupted a measurement."""
+    """Return the better metrics, of the weights or of their average, and a context in which the model has
+    these weights. None if a signal interrupted a measurement."""
     metrics = measure()
     if metrics is None or ema is None:
         return None if metrics is None else (metrics, contextlib.nullcontext())

@@ -19,7 +19,7 @@ from regard.training.state import TrainState
 
 
 class Evaluation:
-    """Measures the weights that a model has now, or others."""
+    """Evaluates a model's current weights, or others."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Evaluation:
         with better_weights:
             is_best = self.keep_if_best(state, metrics)
             self.reporter.draw_curve(state.best)
-            if self.config.parallel == "ddp":  # a process alone has only a share of the weights
+            if self.config.parallel == "ddp":  # a single process has only a share of the weights
                 self.reporter.show_sample(self.model, valid, state.step)
         state.worse = 0 if is_best else state.worse + 1
         return {"step": state.step} | metrics
 
     def measure_weights(self, weights: dict[str, Tensor], valid: Any) -> dict[str, float] | None:
-        """Measure other weights; then the model has its own again."""
+        """Measure other weights, then restore the model's own."""
         current = {name: t.clone() for name, t in self.checkpointer.weights().items()}
         self.checkpointer.load_weights(weights)
         metrics = self.measure(valid)
@@ -94,8 +94,7 @@ class Evaluation:
     def keep_if_best(
         self, state: TrainState, metrics: dict[str, float], weights: dict[str, Tensor] | None = None
     ) -> bool:
-        """Log an evaluation. If it is the best so far, publish the weights (the model's, if none are given)
-        and return True."""
+        """Log an evaluation. If it is the best so far, publish the weights or the model's; return True."""
         metrics = {"step": state.step} | metrics
         is_best = state.best is None or self.rank_key(metrics) > self.rank_key(state.best)
         is_best = is_best or metrics == state.best  # the same evaluation, after it was interrupted

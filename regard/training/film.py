@@ -1,4 +1,4 @@
-"""Write the film of a run while it is trained: few frames, in a thread of its own, in little of the time."""
+"""Write the film of a run while it is trained: few frames, in a separate thread, in little of the time."""
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,9 +15,9 @@ from regard.runs.layout import published
 
 MAX_FRAMES = 60
 MAX_BYTES = 2 * 2**30  # of all frames together
-SECONDS = 0.5  # between two frames, at least
-SHARE = 0.02  # of the time, at most, that goes into frames
-NEWEST = 3  # frames that are not thinned yet: somebody may be looking at them
+SECONDS = 0.5  # at least, between two frames
+SHARE = 0.02  # of the time, at most, is used for frames
+NEWEST = 3  # the newest frames are not removed, as they may be on display
 
 
 class Film:
@@ -41,8 +41,8 @@ class Film:
         return (self.writing is None or self.writing.done()) and time.monotonic() >= self.next_at
 
     def add(self, step: int) -> str | None:
-        """Copy the weights and begin to write them as the frame of a step. Return what went wrong with the
-        frame before, if anything did: the film is no reason to stop training."""
+        """Copy the weights and begin to write them as the frame of a step. Return the error of the
+        previous frame, if there was one: the film must not stop training."""
         problem = self.wait()
         if step == self.step:
             return problem
@@ -53,8 +53,8 @@ class Film:
         return problem
 
     def write(self, step: int, weights: Tensors, copied: float) -> None:
-        """Write a frame, of which copying took so many seconds. The next one waits until both are a small
-        share of the time; of writing, what the processor does counts, and not that the disk is slow."""
+        """Write a frame, which took `copied` seconds to copy. The next one waits until both are a small
+        share of the time; for writing, only processor time counts, not waiting for a slow disk."""
         began = time.thread_time()
         try:
             atomic.make_folders(frame_path(self.folder, step).parent)
@@ -66,7 +66,7 @@ class Film:
             self.next_at = time.monotonic() + max(SECONDS, spent / SHARE)
 
     def wait(self) -> str | None:
-        """Wait until the last frame is written. Return what went wrong, if anything did."""
+        """Wait until the last frame is written. Return its error, if there was one."""
         writing, self.writing = self.writing, None
         error = None if writing is None else writing.exception()
         if isinstance(error, OSError):
@@ -76,7 +76,7 @@ class Film:
         return None
 
     def go_back(self) -> None:
-        """Forget the newest frame: the run goes on from an earlier step."""
+        """Forget the newest frame, since the run continues from an earlier step."""
         self.wait()
         self.step = None
 

@@ -1,5 +1,5 @@
-"""Cross-validation of small data sets: it finds how many steps are best, and scores every row by a model that
-was not trained on it. Then all rows are trained on for so many steps."""
+"""Cross-validation of small data sets: find the best number of steps, and score every row by a model that was
+not trained on it. Then train on all rows for this number of steps."""
 
 import json
 import os
@@ -19,11 +19,11 @@ from regard.training import distributed
 from regard.training.config import TrainConfig
 from regard.training.job import Job, resume_job
 
-EVALUATIONS = 10  # of each fold, at least: the numbers of steps among which the best is chosen
+EVALUATIONS = 10  # evaluations of each fold, at least: the best number of steps is one of these
 
 
 def use_folds(job: Job, config: TrainConfig, run_job: Callable[[Job], object]) -> TrainConfig:
-    """Find out how many steps are best, and return the settings to train on all rows for so many."""
+    """Find the best number of steps, and return the settings to train on all rows for as many."""
     assert config.steps is not None, "checked by TrainConfig"
     job.folds = cross_validate(job, config, run_job)
     job.sections["data"]["holdout"] = 0.0
@@ -33,11 +33,11 @@ def use_folds(job: Job, config: TrainConfig, run_job: Callable[[Job], object]) -
 
 
 def cross_validate(job: Job, config: TrainConfig, run_job: Callable[[Job], object]) -> dict[str, Any]:
-    """Train on all but one part of the data, for each part, and return what was found: `folds`, `steps`, and
-    for each metric at that step the mean over the folds and their standard deviation.
+    """Train on all but one part of the data, for each part. Return `folds`, `steps`, and for each metric at
+    that step its mean over the folds and their standard deviation.
 
-    Every fold is a run of its own in a folder beside the run's; only its evaluations are kept. Interrupted
-    and started again, it goes on with the fold that is not finished.
+    Every fold is a separate run in a folder beside the run's; only its evaluations are kept. If interrupted
+    and started again, it continues with the unfinished fold.
     """
     if job.valid:
         raise UserError(f"train.folds={config.folds}: data to evaluate on are given; leave one of them out")
@@ -49,7 +49,7 @@ def cross_validate(job: Job, config: TrainConfig, run_job: Callable[[Job], objec
         out, file, sections = folder / str(fold + 1), folder / f"{fold + 1}.json", fold_sections(job, config)
         same = {"settings": json.loads(json.dumps(sections)), "data": about}
         done = file.is_file()
-        distributed.barrier()  # all have seen that
+        distributed.barrier()  # all processes have seen that
         if not done:
             run_job(fold_job(job, out, sections, fold))
             if distributed.RANK == 0:
@@ -75,7 +75,7 @@ def folds_folder(job: Job) -> Path:
 
 
 def fold_sections(job: Job, config: TrainConfig) -> Sections:
-    """All settings of a fold but which it is; each takes its share of the time."""
+    """The settings that all folds share; each fold takes its share of the time."""
     assert config.steps is not None, "checked by TrainConfig"
     often = min(config.evaluate, max(1, config.steps // EVALUATIONS))
     own = {"folds": 0, "evaluate": often, "minutes": minutes_each(config), "patience": None, "average": 1}
@@ -85,7 +85,7 @@ def fold_sections(job: Job, config: TrainConfig) -> Sections:
 
 
 def fold_job(job: Job, out: Path, sections: Sections, fold: int) -> Job:
-    """The job of a fold; one that was begun goes on."""
+    """The job of a fold; a fold that was begun is resumed."""
     sections = {name: dict(section) for name, section in sections.items()}
     sections["data"]["fold"] = fold
     new = Job(out, sections, list(job.data), [], job.base, (out / RECIPE).is_file(), own_warmup=True)
@@ -103,7 +103,7 @@ def minutes_each(config: TrainConfig) -> float | None:
 
 
 def choose_steps(folds: list[list[dict[str, Any]]], by: str) -> dict[str, Any]:
-    """The step with the best mean of the metric over the folds; of equals, the one with the lowest loss."""
+    """The step with the best mean of the metric over the folds; among equals, the lowest loss."""
     at = [{int(row["step"]): row for row in rows} for rows in folds]
     steps = sorted(set.intersection(*(set(rows) for rows in at)))
 
@@ -128,14 +128,14 @@ def describe_folds(result: dict[str, Any]) -> str:
 
 
 def score_table(result: dict[str, Any]) -> str:
-    """The rows of the model card about rows that a model was not trained on."""
+    """The lines of the model card with the scores of cross-validation."""
     rows = "".join(f"| {key} | {mean:.4f} ± {sd:.4f} |\n" for key, (mean, sd) in result["scores"].items())
     head = f"| {result['folds']} folds, after {result['steps']} steps: mean ± standard deviation | |"
     return f"{head}\n|---|---|\n{rows}"
 
 
 def remove_folds(job: Job) -> None:
-    """Remove what `cross_validate` left, once the run has its result."""
+    """Remove the files of `cross_validate`, once the run has its result."""
     folder = folds_folder(job)
     if distributed.RANK or not folder.is_dir():
         return

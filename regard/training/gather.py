@@ -13,7 +13,7 @@ from regard.training import distributed
 
 
 class Sum(torch.autograd.Function):
-    """The sum over all processes; and of the gradients, since every process's loss depends on all of it."""
+    """The sum over all processes, forward and backward, since every process's loss depends on all of it."""
 
     @staticmethod
     def forward(ctx, x):
@@ -31,8 +31,8 @@ class Sum(torch.autograd.Function):
 def gather_pairs(
     u: Tensor, v: Tensor, numbers: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, slice]:
-    """The vectors (N, D), of v perhaps with others beside them, text numbers and labels of all processes;
-    and which rows are this process's own."""
+    """Gather the vectors (N, D) (v may have negatives appended), text numbers and labels of all processes;
+    and return which rows are this process's own."""
     if distributed.WORLD == 1 or u.device.type == "meta":
         return u, v, numbers, labels, slice(None)
     B = len(u)

@@ -12,16 +12,16 @@ Function = Callable[..., None]
 
 
 def set_value(old: float | Tensor, value: float) -> float | Tensor:
-    """The value; in the old tensor, if it is one, where a graph finds it."""
+    """Return the value, copied into the old tensor if it is one, since a graph refers to it."""
     return old.fill_(value) if isinstance(old, Tensor) else value
 
 
 class Graphs:
     """Calls a function as usual the first time that its inputs have some shapes, and then replays it.
 
-    What differs from call to call must be in the inputs, or in tensors that stay where they are: weights,
+    Values that differ from call to call must be inputs, or tensors that are changed in place: weights,
     gradients, learning rates. Random numbers are drawn as usual: a replay begins with the generator's present
-    seed. If a function can't be captured, `report` is called once, and all goes on as usual.
+    seed. If a function can't be captured, `report` is called once, and it runs without graphs.
     """
 
     def __init__(self, report: Callable[[str, Exception], None]):
@@ -49,7 +49,7 @@ class Graphs:
         buffers = tuple(t.clone() for t in inputs)
         try:
             graph = torch.cuda.CUDAGraph()
-            # thread_local: other threads, which make the next batches, may use CUDA meanwhile
+            # thread_local: other threads, which prepare the next batches, may use CUDA meanwhile
             with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
                 function(*buffers)
         except Exception as error:

@@ -1,8 +1,8 @@
-"""Notice a run that goes wrong, and mend it or say what to do.
+"""Detect a run that goes wrong, and correct it or advise the user.
 
 The guard sees the loss of each logged step and the metrics of each evaluation. Its state is part of a
 checkpoint and all processes see the same figures, so a run that is resumed, or trained by several processes,
-decides as one that is not. `train.guard=false` leaves a run alone.
+takes the same decisions. `train.guard=false` switches it off.
 """
 
 import math
@@ -16,24 +16,24 @@ from regard.tasks import Batch, Guess, Task, targets
 from regard.tasks.batches import Samples
 from regard.training.config import TrainConfig
 
-ROWS = 10  # logged losses that an opinion needs
+ROWS = 10  # logged losses that a decision needs
 MEMORY = 0.1  # share of the newest loss in the moving average
 MAX_ROLLBACKS = 5  # of a run
 MAX_RESTARTS = 2  # those among them because the loss is that of guessing
 FROM_START, FROM_CHECKPOINT, RESTARTED = 0.25, 0.5, 0.125  # factor of the learning rate after going back
 # A run diverges if it loses this share of what it had gained, for this share of the budget and ROWS losses.
 LOST, LONG = 0.5, 0.02
-FEW_STEPS = 50  # after which, and twice the warm-up, every run should have learnt something
+FEW_STEPS = 50  # after this, and twice the warm-up, every run should have learned something
 # A run is stuck if, after this share of the budget, the loss is above this share of that of guessing, and
 # above this share of what it was half as much before.
 BUDGET, OF_GUESSING, OF_EARLIER = 0.25, 0.97, 0.98
-# A run memorises if the validation loss is above the best by this share, was higher from one evaluation to
-# the next so many times in succession, and has not been better for this share of the budget, while the
-# training loss fell. If another metric decides, that often improves though the loss rises: then, for longer.
+# A run memorises if the validation loss is above the best by this share, rose from one evaluation to
+# the next this many times in succession, and has not been better for this share of the budget, while the
+# training loss fell. Another deciding metric often improves although the loss rises: then it takes longer.
 MEMORISES = ((0.25, 1, 0.0), (0.10, 2, 0.0), (0.05, 4, 0.2))
 STALE = ((0.25, 1, 0.3),)
-# Of n rows, the loss may be off by chance by so many standard errors, 1/√n of it; where that is more than
-# such a share, it must be exceeded, and more often.
+# With n rows, the loss may be off by chance by this many standard errors, 1/√n of it; if that is more than
+# the share above, it must be exceeded instead, and more often.
 ERRORS, AND_MORE = 3.0, 2
 TO_THE_END = 0.9  # share of the budget after which no run stops: the last steps, at low rates, gain most
 MOST_BATCHES, ENOUGH_TARGETS = 16, 2**16
@@ -42,13 +42,13 @@ LARGEST = 2**53  # number in a checkpoint
 
 @dataclass
 class GuardState:
-    """What the guard remembers; a checkpoint holds it."""
+    """The state of the guard, which is part of a checkpoint."""
 
     scale: float = 1.0  # of the learning rate
     mends: int = 0
-    restarts: int = 0  # those among them because the loss was that of guessing
+    restarts: int = 0  # of these, how many because the loss was that of guessing
     back_to: int = 0  # step that it last went back to
-    back_from: int = 0  # step from which it did
+    back_from: int = 0  # the step from which it went back
     back_done: float = 0.0  # share of the budget that was used then
     rows: int = 0  # logged losses since then
     first: float | None = None  # the first loss of the run
@@ -59,19 +59,19 @@ class GuardState:
     lowest_step: int = 0
     high: int = 0  # losses in succession for which the mean was far above it
     high_done: float = 0.0  # share of the budget that was used when that began
-    earlier: float | None = None  # mean when it was last looked at whether the run is stuck
-    earlier_share: float = 0.0  # of the time after which it may be
+    earlier: float | None = None  # mean when the run was last checked for being stuck
+    earlier_share: float = 0.0  # share of the time at that check
     is_learning: bool = False  # the loss is known to be lower than that of guessing
-    good: int = 0  # step of the last checkpoint after which all went well; 0: the start
-    saved: int = 0  # step of a checkpoint that is watched whether it does
+    good: int = 0  # step of the last good checkpoint, after which training went well; 0: the start
+    saved: int = 0  # step of a checkpoint that may become a good one
     saved_rows: int = 0  # `rows` at that step
     best_mean: float | None = None  # `mean` at the best evaluation
     best_done: float = 0.0  # share of the budget that was used then
     valid_loss: float | None = None  # of the last evaluation
-    rising: int = 0  # evaluations in succession in which that rose, while the training loss fell
+    rising: int = 0  # evaluations in succession in which it rose, while the training loss fell
     has_stopped: bool = False  # because more steps only memorise
-    has_advised: bool = False  # said what to do about targets that are only guessed
-    remarks: int = 0  # evaluations in succession about which the task had something to remark
+    has_advised: bool = False  # the user was advised to check the data
+    remarks: int = 0  # evaluations in succession with a remark by the task
 
     @classmethod
     def read(cls, content: Any) -> "GuardState | None":
@@ -100,14 +100,14 @@ class Rollback:
 class Guard:
     """Watches one run.
 
-    `guess` computes what guessing gives, when that is first needed; `notice` shows a line.
+    `guess` computes the loss of guessing at its first use; `notice` shows a line.
     """
 
     def __init__(
         self,
         config: TrainConfig,
         state: GuardState,
-        metric: str | None,  # that decides which evaluation is best; None: the loss
+        metric: str | None,  # the metric that chooses the best evaluation; None: the loss
         guess: Callable[[], Guess | None],
         notice: Callable[[str], None],
     ):
@@ -134,7 +134,7 @@ class Guard:
     def see_loss(self, step: int, loss: float, done: float) -> Rollback | None:
         """Add the loss of a logged step. Return what to do about it."""
         s = self.state
-        if not self.config.guard or not math.isfinite(loss):  # then its gradient is not, either
+        if not self.config.guard or not math.isfinite(loss):  # then the gradient is not finite, either
             return None
         s.rows += 1
         s.first = loss if s.first is None else s.first
@@ -165,12 +165,12 @@ class Guard:
         return self.check_stuck(s.mean, step, done)
 
     def start(self) -> float:
-        """The loss of a model that has learnt nothing."""
+        """The loss of an untrained model."""
         first = self.state.first or 0.0
         return min(first, self.guess.loss) if self.guess else first
 
     def limit(self, lowest: float) -> float:
-        """The mean of the loss from which on a run diverges."""
+        """The mean loss above which a run counts as diverging."""
         start = self.start()
         noise = min(math.sqrt(self.state.variance), LOST * abs(start))
         return lowest + max(LOST * (start - lowest), 0.1 * abs(start), noise)
@@ -181,7 +181,7 @@ class Guard:
         if s.is_learning or s.has_advised or guess is None:
             return None
         s.is_learning = mean < OF_GUESSING * guess.loss
-        # Where a budget is in steps, these are taken again, and where it is in time, that is gone.
+        # With a budget in steps, the steps are repeated; with a budget in time, the time is lost.
         before = s.back_done if s.back_done < done else 0.0
         share = (done - before) / (BUDGET * (1 - before)) if before < 1 else 0.0
         share = min(share, (step - s.back_to) / max(FEW_STEPS, 2 * self.config.warmup))
@@ -232,7 +232,7 @@ class Guard:
     # Checkpoints
 
     def see_checkpoint(self, step: int) -> None:
-        """Watch whether all goes well after this checkpoint, which makes it a good one."""
+        """Consider this checkpoint as the next good one, if training goes well after it."""
         s = self.state
         if self.config.guard and s.rows >= ROWS and s.saved <= s.good and s.high == 0:
             s.saved, s.saved_rows = step, s.rows
@@ -242,8 +242,8 @@ class Guard:
     def see_evaluation(
         self, metrics: dict[str, float], best: dict[str, float], rows: int, done: float, left: float | None
     ) -> None:
-        """Add an evaluation on so many rows, beside the best one, when a share `done` of the budget is used
-        and so many seconds are left. Stop the run if more steps only memorise."""
+        """Add an evaluation on `rows` rows, with the best one so far, when a share `done` of the budget is
+        used and `left` seconds remain. Stop the run if more steps only memorise."""
         s, loss, lowest = self.state, metrics["valid_loss"], best["valid_loss"]
         before, s.valid_loss = s.valid_loss, loss
         if metrics["step"] == best["step"]:
@@ -264,11 +264,11 @@ class Guard:
                 f"more steps only memorise: since step {best['step']:.0f} the training loss fell from "
                 f"{s.best_mean:.4g} to {s.mean:.4g}, and the validation loss rose from {lowest:.4g} to "
                 f"{loss:.4g}. Stopped at step {metrics['step']:.0f}, {left or 0:.0f} s early; "
-                "train.guard=false goes on"
+                "train.guard=false continues to the end"
             )
 
     def see_remark(self, remark: str | None, done: float) -> None:
-        """Say what is striking in two evaluations of the later half."""
+        """Show a remark that is made in two evaluations of the second half."""
         s = self.state
         if self.config.guard and done >= 0.5:
             s.remarks = s.remarks + 1 if remark else 0
@@ -276,7 +276,7 @@ class Guard:
             self.notice(remark)
 
     def sum_up(self, best: dict[str, float], rows: int) -> None:
-        """Say if the best evaluation is no better than guessing."""
+        """Show a notice if the best evaluation is no better than guessing."""
         s, guess = self.state, self.guess if self.config.guard and self.state.rows >= ROWS else None
         if guess is None or s.has_advised:
             return
@@ -293,11 +293,11 @@ class Guard:
             )
 
 
-ADVICE = "check that each target belongs to its input: it may not follow from it"
+ADVICE = "check that each target belongs to its input: it may not be predictable from it"
 
 
 def first_batches(task: Task, samples: Samples) -> Iterator[Batch]:
-    """Batches from which it is known how often each target occurs."""
+    """Yield batches from which the frequency of each target is counted."""
     count, step = 0, 0
     while step < MOST_BATCHES and count < ENOUGH_TARGETS:
         batch = task.batch(samples, samples.rows(step))

@@ -1,4 +1,4 @@
-"""The model that a run begins with: a new one, or one that was trained before."""
+"""The initial model of a run: a new one, or one that was trained before."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ def load_same_base(job: Job) -> Model | None:
 
 
 def load_base(path: str | Path) -> Model:
-    """The model to start from, with weights in float32."""
+    """Load the model to start from, with weights in float32."""
     model = load_model(path, "cpu")
     dequantize_model(model.model)
     return model
@@ -51,7 +51,7 @@ def load_base(path: str | Path) -> Model:
 
 @dataclass(frozen=True)
 class ModelFactory:
-    """Makes the model of a run, with what the recipe adds to it."""
+    """Makes the model of a run, with the recipe's heads and updates."""
 
     job: Job
     kind: str
@@ -63,7 +63,7 @@ class ModelFactory:
     config: TrainConfig
 
     def make(self, parent: Model | None, started: bool) -> nn.Module:
-        """The model; a run that has `started` loads its weights afterwards."""
+        """Make the model; a run that has `started` loads its weights afterwards."""
         torch.manual_seed(self.config.seed)
         if parent is not None:
             model = base_model(parent, self.job.base, self.settings)
@@ -82,7 +82,7 @@ class ModelFactory:
         return model
 
     def make_first(self) -> nn.Module:
-        """The model as it was before the first step, also when the run is resumed."""
+        """Make the model as it was before the first step, also when the run is resumed."""
         torch.manual_seed(self.config.seed)
         return self.make(load_same_base(self.job), started=False)
 
@@ -107,7 +107,7 @@ def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:
 
 
 def base_model(parent: Model, base: str | Path | None, settings: dict[str, Any]) -> nn.Module:
-    """The model to start from, without its head."""
+    """Return the model to start from, without its head."""
     model = without_head(parent.model)
     model.requires_grad_(True)
     for key, value in settings.items():
@@ -117,7 +117,7 @@ def base_model(parent: Model, base: str | Path | None, settings: dict[str, Any])
 
 
 def keep_head(parent: Model, model: nn.Module, config: Any) -> None:
-    """Keep the head of the model to start from, if it predicts the same, perhaps in another order."""
+    """Keep the head of the model to start from, if it predicts the same classes, perhaps in another order."""
     (labels, *bounds), (new_labels, *new_bounds) = (
         [getattr(c, name, None) for name in ("labels", "low", "high")] for c in (parent.task.config, config)
     )

@@ -1,4 +1,4 @@
-"""A training job: what is trained, on what, and the folder that it is written to."""
+"""A training job: the recipe, the data, and the run folder."""
 
 import contextlib
 import os
@@ -24,35 +24,35 @@ from regard.tasks import TASKS, Task
 from regard.training import distributed
 from regard.training.settings import find_sections
 
-# What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
-# masks of dropout, which micro, device and the number of processes change as another seed would.
+# Settings that may differ when a run is resumed: they don't change what a step computes, up to rounding and
+# the masks of dropout, which depend on micro, device and the number of processes as on the seed.
 BUDGET = {"steps", "epochs", "minutes", "patience"}
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tracker", "tensorboard"}
 FREE |= {"device", "compile", "parallel", "shard", "recompute"}
 FREE_DATA = {"data.max_bytes", "data.memory_gb"}
-LENGTHS = {"train.steps", "train.epochs"}  # of which one says how long to train
+LENGTHS = {"train.steps", "train.epochs"}  # of which one defines how long to train
 WRITERS = ("write", "converse")  # tasks of models that continue texts
 
 
 @dataclass
 class Job:
-    """What is to be trained, on what, and where."""
+    """A recipe with its data, its base and its folder."""
 
     folder: Path
     sections: recipe.Sections  # the recipe with all changes
     data: list[str]  # files; none: the task's built-in ones
     valid: list[str]
     base: str | Path | None  # a model to start from
-    resumes: bool  # whether the folder holds this run already
+    resumes: bool  # the run is already in its folder
     draft: Draft | None = None  # of the folder of a new run, in the first process
     built_in: bool = False  # the data are the task's built-in ones
     own_kind: bool = True  # the model is of the recipe's kind
     own_warmup: bool = False  # the warm-up was chosen for the number of steps
     notes: list[str] = field(default_factory=list)  # about the data
-    comments: list[str] = field(default_factory=list)  # for the recipe: why it is as it is
+    comments: list[str] = field(default_factory=list)  # for the recipe: the reasons for its settings
     summary: list[str] = field(default_factory=list)  # of the plan, shown before training begins
-    folds: dict[str, Any] | None = None  # what `folds.use_folds` found
-    teachers: list[str] = field(default_factory=list)  # models whose answers are learned
+    folds: dict[str, Any] | None = None  # the result of `folds.use_folds`
+    teachers: list[str] = field(default_factory=list)  # models to learn from
 
 
 def make_job(
@@ -68,7 +68,7 @@ def make_job(
     set: Mapping[str, Any] | None,
     resume: bool,
 ) -> Job:
-    """What is to be trained, by a recipe and what was asked for."""
+    """Make a job from a recipe and the options of the user."""
     changes = dict(set or {})
     lengths = {"train.steps": steps, "train.epochs": epochs, "train.minutes": minutes}
     changes |= {key: value for key, value in lengths.items() if value is not None}
@@ -91,7 +91,7 @@ def make_job(
     )
     if job.resumes:
         resume_job(job, changes)
-    elif base is not None:  # its sizes replace the recipe's, and those that were asked for must agree
+    elif base is not None:  # its sizes replace the recipe's, and must agree with the user's settings
         job.sections["model"] = {
             k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")
         }
@@ -106,8 +106,8 @@ def make_job(
 
 
 def suit_base(original: recipe.Sections, base: str | Path | None) -> recipe.Sections:
-    """The recipe; or, where its model would be of another kind than the base, that for a base which continues
-    texts: a chat goes on from any language model."""
+    """Return the recipe; or, if its kind of model differs from the base's, the recipe for language models: a
+    chat can be trained from any language model."""
     task_class, _ = TASKS.get(str(original["task"].get("name")), (Task, None))
     if base is None or task_class.for_writers is None or info(base).get("task") not in WRITERS:
         return original
@@ -115,7 +115,7 @@ def suit_base(original: recipe.Sections, base: str | Path | None) -> recipe.Sect
 
 
 def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.Sections:
-    """The recipe with changes; what does not go with them is left out."""
+    """Apply changes to the recipe, and remove settings that contradict them."""
     find_sections(original, changes)
     name_cell(original, changes)
     sections = recipe.change(original, changes)
@@ -132,7 +132,7 @@ def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.
 
 
 def drop_length(section: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Leave out the steps or the epochs of a recipe, where the other is asked for."""
+    """Remove the steps or the epochs of a recipe, if the user sets the other."""
     chosen = LENGTHS & changes.keys()
     if len(chosen) > 1:
         raise UserError("--epochs and --steps both say how long to train; leave one out")
@@ -141,7 +141,7 @@ def drop_length(section: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def name_cell(original: recipe.Sections, changes: dict[str, Any]) -> None:
-    """Where a task needs no encoder-decoder, model.kind=lstm is a language model of such cells."""
+    """For a task without an encoder-decoder, model.kind=lstm means a language model of such cells."""
     name = changes.get("task.name", original["task"].get("name"))
     kinds = TASKS[str(name)][0].kinds if name in TASKS else CELLS
     for section, key in ((changes, "model."), (original["model"], "")):
@@ -150,7 +150,7 @@ def name_cell(original: recipe.Sections, changes: dict[str, Any]) -> None:
 
 
 def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
-    """Take over the run's own recipe, data and base; only what is in FREE and FREE_DATA may differ."""
+    """Take over the run's own recipe, data and base; only settings in FREE and FREE_DATA may differ."""
     old = recipe.read_file(job.folder / RECIPE)
     if (kind := old["model"].get("kind")) not in MODELS:
         hint = errors.suggest(str(kind), MODELS)
@@ -169,13 +169,13 @@ def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
                 f"{key}: {job.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
             )
     drop_length(old["train"], changes)
-    old["data"].setdefault("version", 1)  # of runs that began before there was another
+    old["data"].setdefault("version", 1)  # of runs that are older than the other kinds
     files, held_out, job.base, job.teachers = recipe.take_sources(old, job.folder / RECIPE)
     job.sections, job.data, job.valid = old, job.data or fetch(files), job.valid or fetch(held_out)
 
 
 def forget_data(section: dict[str, Any]) -> None:
-    """Leave out the settings of a task that follow from what it was trained on, such as its classes."""
+    """Remove the task's settings that follow from its training data, such as the classes."""
     task_class, _ = TASKS.get(str(section.get("name")), (Task, None))
     for name in task_class.data_settings:
         section.pop(name, None)
@@ -191,7 +191,7 @@ def get_preset(presets: Mapping[str, dict[str, Any]], name: str | None) -> dict[
 
 
 def free_folder(folder: Path) -> Path:
-    """The folder, or its name with the first number that is free."""
+    """Return the folder, or its name with the first number that is free."""
     candidate, n = folder, 1
     while candidate.exists():
         n += 1
@@ -209,12 +209,12 @@ def check_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def exclusive_folder(job: Job) -> Iterator[None]:
-    """Lock the run's folder for as long as any process of this run lives.
+    """Lock the run's folder while any process of this run is alive.
 
-    A new run that fails before its first weights leaves the place as it was.
+    A new run that fails before its first weights leaves nothing behind.
     """
     folder, existed = job.folder, job.folder.is_dir()
-    distributed.barrier()  # all have seen that
+    distributed.barrier()  # all processes have seen that
     with contextlib.ExitStack() as stack:
         problem: Exception | None = None
         if distributed.RANK == 0:
@@ -231,7 +231,7 @@ def exclusive_folder(job: Job) -> Iterator[None]:
         if problem is not None:
             raise problem
         if refused:
-            raise SystemExit(2)  # the first process says why
+            raise SystemExit(2)  # the first process reports why
         if distributed.RANK:
             home = atomic.draft_home(folder)
             if not existed:

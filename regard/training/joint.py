@@ -1,4 +1,4 @@
-"""Products with one input as one product, while a model is trained: larger products use a GPU better.
+"""Join products with the same input while a model is trained: larger products use a GPU better.
 
 Shapes: B batch, T tokens, S source tokens, D width.
 """
@@ -18,14 +18,14 @@ from regard.core.layers import Stack, SwiGLU
 from regard.core.positions import Positions, Rotation, rotate
 
 SHORT_ROWS = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
-LONGEST, HEAD_DIMS = 128, (32, 64)  # of the kernel for short rows, which has to fit into registers
+LONGEST, HEAD_DIMS = 128, (32, 64)  # limits of the kernel for short rows, which must fit into registers
 
 
 def join_products(model: nn.Module) -> None:
-    """Queries, keys and values of every attention by one product, and both of a SwiGLU.
+    """Join the products of queries, keys and values of every attention, and both of a SwiGLU.
 
-    Weights stay what they are, each with its own name. The results are the same up to rounding. Caches, which
-    decoders fill also when they read a whole target, are left out.
+    Weights keep their names. The results are the same up to rounding. Caches, which decoders also fill when
+    they read a whole target, are left out.
     """
     for m in model.modules():
         if type(m) is Attention and all(type(f) is nn.Linear for f in (m.q, m.k, m.v)) and not m.global_qkv:
@@ -37,19 +37,19 @@ def join_products(model: nn.Module) -> None:
 
 
 def joint(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """[f(x) for f in layers], all by one product."""
+    """Compute [f(x) for f in layers] by one product."""
     return joint_product(x, *layers).split([f.out_features for f in layers], dim=-1)
 
 
 def joint_product(x: Tensor, *layers: nn.Linear) -> Tensor:
-    """The results of all layers, one behind the other in the last dimension."""
+    """The results of all layers, concatenated in the last dimension."""
     weights: list[Tensor] = [f.weight for f in layers]
     biases: list[Tensor] = [f.bias for f in layers if f.bias is not None]
     return F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
 
 
 class JointAttention(Attention):
-    """Queries, keys and values by one product; on a GPU, a kernel for short rows takes them as they are."""
+    """Attention with one product for queries, keys and values; on a GPU, with a kernel for short rows."""
 
     def forward(
         self, x: Tensor, source: Tensor | None = None, *, mask: Mask = None, bias: Tensor | None = None,
@@ -71,7 +71,7 @@ class JointAttention(Attention):
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
 
     def is_short(self, x: Tensor, source: Tensor | None, mask: Mask, rotary: Rotation | None) -> bool:
-        """Whether the kernel for short rows can be used."""
+        """Return whether the kernel for short rows can be used."""
         T, S = x.shape[1], x.shape[1] if source is None else source.shape[1]
         d = self.q.out_features // self.heads
         return (
@@ -111,7 +111,7 @@ class JointSwiGLU(SwiGLU):
 
 
 class Uncached(State):
-    """A state for blocks that read a whole target at once, and remember nothing."""
+    """A state without caches, for blocks that read a whole target at once."""
 
     def of_layer(self, i: int) -> dict[str, Any]:
         source_mask = over_keys(self.source_attention_mask)
@@ -126,13 +126,13 @@ class CachelessStack(Stack):
         if self.training and state is not None and state.run is None and state.length == 0:
             caller, masks = state, (state.attention_mask, state.source, state.source_attention_mask)
             state = Uncached([], *masks, state.encoded, state.positions)
-            caller.layers = ()  # a step that goes on from here raises an error
+            caller.layers = ()  # continuing from this state raises an error
         return super().forward(x, pos, positions, mask, state, **more)
 
 
 def short_rows_agree(device: torch.device) -> bool:
-    """Whether the kernel for short rows gives what plain attention gives, and its gradients: of a small size,
-    and of the largest, which not every GPU has room for."""
+    """Check the kernel for short rows against plain attention, with gradients: at a small size, and at the
+    largest, which does not fit every GPU."""
     return agrees(device, 13, HEAD_DIMS[0]) and agrees(device, LONGEST, HEAD_DIMS[-1])
 
 

@@ -1,8 +1,8 @@
 """Watch a run while it is trained: the page is served by a child process, which reads the run's folder.
 
-The child process is started with low priority. It gets JSON lines on its standard input (what the training
-does), and writes some to its standard output (its address, and what was asked for on the page). It ends when
-its standard input ends, which is when this process does, however that ends.
+The child process is started with low priority. It reads JSON lines from its standard input (the progress of
+the training), and writes JSON lines to its standard output (its address, and requests of the page). It ends
+when its standard input is closed, at the latest when this process ends.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from regard.training.film import Film
 if TYPE_CHECKING:
     from regard.training.trainer import Trainer
 
-SERVER = "regard.serve.live"  # the child's module, which is above this package and imported in the child only
-WAKE = 0.05  # seconds between two looks at whether a paused training goes on
+SERVER = "regard.serve.live"  # the child's module, on a higher floor and imported in the child only
+WAKE = 0.05  # seconds between checks whether a paused training continues
 
 Message = dict[str, Any]  # as JSON
-_pages: list["LivePage"] = []  # all that were opened: they are served until this process ends
+_pages: list["LivePage"] = []  # all open pages: they are served until this process ends
 
 
 class LivePage:
-    """The page of one run: its film, and what is asked for on it."""
+    """The page of one run: its film, and the requests of its users."""
 
     film: Film
     process: subprocess.Popen[bytes]
@@ -45,12 +45,12 @@ class LivePage:
                 f"--look works with one process, not {distributed.WORLD}; leave it out, and open the page "
                 "beside the run: regard look RUN INPUT"
             )
-        self.input = input  # what the page shows; by default, the task's example
+        self.input = input  # the input that the page shows; by default, the task's example
         self.paused = False
         self.requests: SimpleQueue[Message] = SimpleQueue()
         self.url: str | None = None
         self.errors: deque[bytes] = deque(maxlen=1)  # the last line of the child's standard error
-        self.problem = False  # the child has said why there is no page
+        self.problem = False  # the child has reported why there is no page
 
     def start(self, trainer: "Trainer") -> None:
         """Write the first frame, and start the process that serves the page."""
@@ -75,15 +75,15 @@ class LivePage:
         self.send_state(trainer)
 
     def receive(self, trainer: "Trainer") -> None:
-        """Read what the child process writes, in a thread, and say so if it ends by itself."""
+        """Read the output of the child process, in a thread, and report if it ends by itself."""
         process = self.process
         reader = threading.Thread(target=self.read_errors, daemon=True)
-        reader.start()  # or the child would wait once it has written much
+        reader.start()  # otherwise the child would block when the pipe is full
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
                 self.hear(json.loads(line), trainer)
-        self.requests.put({"pause": False})  # nobody is left who could go on
+        self.requests.put({"pause": False})  # no page is left to end the pause
         status = process.wait()
         reader.join()
         if (status or self.url is None) and not self.problem:
@@ -112,14 +112,14 @@ class LivePage:
         """Tell the page what the training does."""
         state = {"paused": self.paused, "rate": trainer.state.rate, "ended": ended}
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the page is gone, and training goes on
+        with contextlib.suppress(BrokenPipeError):  # the page is gone, but training continues
             self.process.stdin.write(json.dumps(state).encode() + b"\n")
             self.process.stdin.flush()
 
     # Between two steps
 
     def between_steps(self, trainer: "Trainer") -> None:
-        """Write a frame if it is time to, and do what was asked for on the page."""
+        """Write a frame if it is due, and handle the requests of the page."""
         if self.film.is_due():
             self.show_frame(trainer)
         if not self.requests.empty():
@@ -132,7 +132,7 @@ class LivePage:
             trainer.reporter.notice(problem)
 
     def answer(self, trainer: "Trainer") -> None:
-        """Do what was asked for, in order."""
+        """Handle requests in their order."""
         with contextlib.suppress(Empty):
             while True:
                 request = self.requests.get_nowait()
@@ -144,7 +144,7 @@ class LivePage:
         self.send_state(trainer)
 
     def pause(self, trainer: "Trainer") -> None:
-        """Wait until the page says to go on, or a signal says to stop. This time counts for no budget."""
+        """Wait until the page ends the pause or a signal stops training. Pauses don't count as training."""
         began = time.monotonic()
         trainer.reporter.notice(f"paused at step {trainer.step}, as asked on the page")
         self.show_frame(trainer)
@@ -178,14 +178,14 @@ class LivePage:
 
 
 def open_page(look: bool | str) -> LivePage | None:
-    """The page that was asked for: with a text, it shows that; else the task's example."""
+    """Open the page that was asked for, with the given text or the task's example."""
     if look and distributed.RANK:
-        raise SystemExit(2)  # the first process says why
+        raise SystemExit(2)  # the first process reports why
     return LivePage(look if isinstance(look, str) else None) if look else None
 
 
 def stay_open() -> None:
-    """On a terminal, keep the pages of this process open until Ctrl-C; elsewhere nobody would end them."""
+    """On a terminal, keep the pages of this process open until Ctrl-C; elsewhere nothing would end them."""
     if sys.stdin.isatty():
         for page in _pages:
             page.stay()

@@ -1,4 +1,4 @@
-"""The log of a run, log.jsonl: a row per logged step, evaluation and notice; a tracker may get it, too."""
+"""The log of a run, log.jsonl: a row per logged step, evaluation and notice; a tracker may also get it."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from regard.training.trackers import Name, Tracker, check_installed, open_tracke
 class Log:
     """The rows so far, and the file that they are appended to once it is begun.
 
-    Rows of steps after `step`, and evaluations after `evaluated`, are dropped: they will be run again.
+    Rows of steps after `step`, and evaluations after `evaluated`, are dropped: they will be repeated.
     """
 
     def __init__(self, path: Path, step: int, tracker: Name = "none", evaluated: int | None = None):

@@ -20,7 +20,7 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", 
 
 
 class Stoppable(Protocol):
-    """What stops when it finds the number of a signal."""
+    """An object that stops when it finds the number of a signal."""
 
     signal: int | None
 
@@ -43,7 +43,7 @@ def keep_memory() -> None:
 
     Returning it, allocating it again and having it filled with zeros took up to a fourth of a step.
     """
-    trim_threshold, mmap_max = -1, -4  # their numbers in malloc.h
+    trim_threshold, mmap_max = -1, -4  # their values in malloc.h
     with contextlib.suppress(OSError, AttributeError):  # another system, another library
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(mmap_max, 0)
@@ -52,7 +52,7 @@ def keep_memory() -> None:
 
 @contextlib.contextmanager
 def explain_limits(folder: Path) -> Iterator[None]:
-    """Turn what the machine refuses into one line of advice."""
+    """Turn errors about memory or disks into one line of advice."""
     try:
         with atomic.name_errors(folder):
             yield

@@ -1,4 +1,4 @@
-"""What is trained: a model and the loss of its task, or of its teachers."""
+"""The objective of training: a model and the loss of its task, or of its teachers."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from regard.tasks import Task
 
-TEMPERATURE = 2.0  # that softens probabilities, so that small ones count more
+TEMPERATURE = 2.0  # softens probabilities, so that small ones count more
 
 
 class Objective(nn.Module):
     """A model and the loss of its task as one module, to be compiled and parallelised together.
 
-    In eval mode it returns what the task measures: sums over the batch, the loss first.
+    In eval mode it returns the task's measurements: sums over the batch, the loss first.
     """
 
     def __init__(self, model: nn.Module, task: Task):

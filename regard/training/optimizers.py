@@ -29,7 +29,7 @@ class Muon(torch.optim.Optimizer):
         bf16: bool = False,
     ):
         super().__init__(weights, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
-        self.dtype = torch.bfloat16 if bf16 else torch.float32  # of the products, which need little precision
+        self.dtype = torch.bfloat16 if bf16 else torch.float32  # of products, which need little precision
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -51,7 +51,7 @@ class Muon(torch.optim.Optimizer):
                 stacked = torch.stack([update for _, update, _ in rows])
                 steps = orthogonalise(stacked.to(self.dtype)).to(stacked.dtype)
                 scale = -0.2 * math.sqrt(longer) * group["lr"]
-                if isinstance(scale, Tensor):  # where CUDA graphs find it
+                if isinstance(scale, Tensor):  # in place, since CUDA graphs refer to it
                     steps, scale = steps * scale, 1.0
                 changes = [
                     distributed.shard_like(step if wide else step.mT, w)
@@ -153,7 +153,7 @@ SCHEDULES = {"noam": noam, "cosine": cosine, "linear": linear, "wsd": stable}
 def lr_factor(schedule: str, done: float, step: int, warmup: int, longest: float = 0.0) -> float:
     """Return the factor of the learning rate at a step: linear warm-up, then the schedule.
 
-    Of a run whose steps are not known before, `longest` is the share that warm-up takes at most.
+    If the number of steps is not known, warm-up takes at most the share `longest` of the run.
     """
     if step <= warmup and not 0 < longest <= done:
         return max(step / warmup, done / longest) if longest else step / warmup

@@ -1,4 +1,4 @@
-"""Make the next batches, and copy them to the GPU, while the GPU works."""
+"""Prepare the next batches, and copy them to the GPU, while the GPU works."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,15 +9,15 @@ import torch
 
 from regard.tasks import Batch, targets
 
-# The parts of a step, on the device; how many targets they have; and how much is read in them, by unit
+# The parts of a step on the device, their number of targets, and the amount of data by unit
 Share = tuple[list[Batch], int, Counter[str]]
 
 
 class Prefetcher:
-    """Returns the batches of a step; the next ones are made by a thread while another one copies the last.
+    """Returns the batches of a step; one thread makes the next ones while another copies the last.
 
     The batches depend on the step alone, so it does not matter when they are made. With `ahead` = 0, the
-    default on a CPU, which has no time to spare meanwhile, they are made when they are asked for.
+    default on a CPU, which computes all the time, they are made when they are needed.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Prefetcher:
             stream = torch.cuda.current_stream()
             stream.wait_event(copied)
             for t in (t for batch in share[0] for t in batch):
-                t.record_stream(stream)  # its memory is not used again before that has read it
+                t.record_stream(stream)  # its memory is not reused before that stream has read it
         return share
 
     def prepare_result(self, batches: Future[Sequence[Batch]]) -> tuple[Share, torch.cuda.Event | None]:
         return self.prepare(batches.result())
 
     def prepare(self, batches: Sequence[Batch]) -> tuple[Share, torch.cuda.Event | None]:
-        """The share of a step, and the event after which it is on the GPU."""
+        """This process's share of a step, and the event after which it is on the GPU."""
         counts = sum(map(targets, batches)), self.count_read(batches)
         padded = [self.pad(batch) if self.pad else batch for batch in batches]
         if self.stream is None:
@@ -68,7 +68,7 @@ class Prefetcher:
 
 @cache
 def copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all runs of a process: torch has 32, then returns the first again, even one that captures."""
+    """One stream for all runs of a process: torch has 32, then reuses the first, even while it captures."""
     return torch.cuda.Stream(device)
 
 

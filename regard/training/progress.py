@@ -25,7 +25,7 @@ Row = Mapping[str, Any]  # one line of log.jsonl
 
 SAMPLE_LINES = 6
 CURVE_LINES = 3
-NOTEBOOK_SECONDS = 1.0  # between two drawings of logged steps in a notebook
+NOTEBOOK_SECONDS = 1.0  # at least, between two drawings in a notebook
 
 
 def display(total_steps: int | None, minutes: float | None, title: str) -> "Display":
@@ -48,10 +48,10 @@ class Display:
         pass
 
     def log(self, row: Row) -> None:
-        """Show a logged step: `step loss`, and if known `lr mfu grad_norm elapsed eta` and the first rate."""
+        """Show a logged step: `step loss`, and, if known, `lr mfu grad_norm elapsed eta` and a rate."""
 
     def evaluated(self, row: Row) -> None:
-        """Show an evaluation: `step valid_loss best`, and `by`, the metric that decides, if not the loss."""
+        """Show an evaluation: `step valid_loss best`, and `by`, the metric if not the loss."""
 
     def sample(self, text: str) -> None:
         """Show a sample of what the model generates."""
@@ -61,7 +61,7 @@ class Display:
 
 
 class Silent(Display):
-    """Shows nothing: for all processes of a distributed run but the first."""
+    """Shows nothing, in all processes of a distributed run except the first."""
 
 
 class Lines(Display):
@@ -109,7 +109,7 @@ class Figures:
             self.best = row
 
     def share(self, row: Row, since: float = 0.0) -> float:
-        """How much is done, from 0 to 1, `since` seconds after the row; the nearer limit counts."""
+        """The progress from 0 to 1, `since` seconds after the row, towards the nearer limit."""
         done = row["step"] / self.total_steps if self.total_steps else 0.0
         if self.minutes:
             done = max(done, (row.get("elapsed", 0.0) + since) / 60 / self.minutes)
@@ -231,8 +231,8 @@ class NotebookPanel(Display):
         self.rows: list[Row] = []  # of steps and of evaluations, for the curve
         self.text = ""
         self.notices: list[str] = []
-        self.handle: Any = None  # of what the notebook shows
-        self.shown = -math.inf  # when that was
+        self.handle: Any = None  # the handle of the output in the notebook
+        self.shown = -math.inf  # the time of the last drawing
 
     def __enter__(self) -> Self:
         self._show()
@@ -261,13 +261,13 @@ class NotebookPanel(Display):
         self._show()
 
     def _add(self, row: Row) -> None:
-        """Add a row to the curve, without those after its step, to which training has gone back."""
+        """Add a row to the curve, and drop later rows if training has gone back to this step."""
         while self.rows and self.rows[-1]["step"] > row["step"]:
             self.rows.pop()
         self.rows.append(row)
 
     def _show(self) -> None:
-        from IPython.display import display as show  # which is there: a notebook runs this
+        from IPython.display import display as show  # installed, as a notebook runs this
 
         content = {"text/html": self._html(), "text/plain": self._plain()}
         if self.handle is None:
@@ -293,7 +293,7 @@ class NotebookPanel(Display):
             *(f'<div style="white-space:pre-wrap">{escape(line)}</div>' for line in self._lines()),
         ]
         if self.rows:
-            # As an image, because the rules of an SVG's style hold for all of a page that it stands in.
+            # As an image, because the style rules of an inline SVG apply to the whole page.
             curve = base64.b64encode(curve_svg(self.rows).encode()).decode()
             source = f"data:image/svg+xml;base64,{curve}"
             parts.append(f'<img alt="loss by step" style="max-width:100%" src="{source}">')
@@ -308,8 +308,8 @@ def _steps(row: Row, total_steps: int | None) -> str:
 
 
 def evaluation_summary(row: Row) -> str:
-    """Return the loss of an evaluation, the metric that decides if that is another one, and whether the
-    moving average of the weights was better than the weights."""
+    """Return the loss of an evaluation, the metric that chooses the best one (if another), and whether the
+    moving average of the weights was better."""
     by, whose = row.get("by"), ", moving average" if row.get("ema") else ""
     metric = f", {by} {row[f'valid_{by}']:.4f}" if f"valid_{by}" in row else ""
     return f"{row['valid_loss']:.4f}{metric}{whose}"
@@ -322,14 +322,14 @@ def _gradient(row: Row) -> list[str]:
 
 def _speed(row: Row) -> list[str]:
     """Return the speed, as far as it is known."""
-    if row.get("first_step_seconds") is not None:  # mostly what torch does once
+    if row.get("first_step_seconds") is not None:  # mostly initialization by torch
         return [f"first step {duration(row['first_step_seconds'])}"]
     words = []
     for key in row:
         if key.endswith("_per_second") and row[key] is not None:
             unit = key.removesuffix("_per_second").replace("_", " ").replace("tokens", "tok")
             words.append(f"{quantity(row[key])} {unit}/s")
-            break  # the others say the same in other units
+            break  # the others are the same in other units
     if row.get("mfu") is not None:
         words.append(f"mfu {row['mfu']:.0%}")
     return words

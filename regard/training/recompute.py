@@ -30,7 +30,7 @@ def forward_twice(forward: Callable[..., Tensor], *args: Any, **options: Any) ->
     """Compute a block now and, if there is a gradient, once more in its backward pass."""
 
     def run(*args: Any, **options: Any) -> Tensor:
-        # what the first time adds to a cache, the second time must not find there
+        # the second time must not see what the first one added to a cache
         return forward(
             *args, **{k: copy.copy(v) if isinstance(v, KVCache) else v for k, v in options.items()}
         )

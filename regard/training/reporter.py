@@ -1,4 +1,4 @@
-"""What a training run reports: the display, log.jsonl, the loss curve, samples and the model card."""
+"""The reports of a training run: the display, log.jsonl, the loss curve, samples and the model card."""
 
 import contextlib
 import shlex
@@ -51,17 +51,17 @@ class Reporter:
             self.notice(line)
 
     def notice(self, line: str, logged_at: int | None = None) -> None:
-        """Show a line, and log it if given a step: now, or when the display opens."""
+        """Show a line, and log it if a step is given; at the latest when the display opens."""
         if not self.is_open:
             self.pending.append((line, logged_at))
             return
         row = {"step": logged_at, "notice": line}
-        if self.log and logged_at is not None and row not in self.log.rows:  # not twice if resumed
+        if self.log and logged_at is not None and row not in self.log.rows:  # not again if resumed
             self.log.add(row)
         self.display.say(line)
 
     def go_back(self, state: TrainState) -> None:
-        """Forget what was logged after the step and the evaluation of this state, but not the notices."""
+        """Forget the log after the step and the evaluation of this state, except notices."""
         if self.log:
             self.log.go_back(state.step, state.evaluated)
 
@@ -115,10 +115,10 @@ class Reporter:
         if not finished:
             path = shlex.quote(str(self.folder / run_folder.RECIPE))
             how = f"regard train {path} --out {shlex.quote(str(self.folder))} --resume"
-            self.display.say(f"stopped at step {state.step}; go on with: {how}")
+            self.display.say(f"stopped at step {state.step}; continue with: {how}")
 
     def describe_gain(self, best: dict[str, float] | None) -> str:
-        """The perplexity before training, where that was measured, and at the best step."""
+        """The perplexity before training, if it was measured, and at the best step."""
         rows = self.log.rows if self.log and best else []
         first = next((row for row in rows if row["step"] == 0 and "valid_perplexity" in row), None)
         if first is None or best is None:

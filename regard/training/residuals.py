@@ -1,7 +1,7 @@
 """Residual streams in 16 bits, while a compiled model is trained with autocast.
 
 Autocast leaves sums of the blocks in 32 bits. They are read and written a dozen times in a block, forward and
-backward, which takes longer than some of its products. Norms still compute in 32 bits, on what was rounded.
+backward, which takes longer than some of its products. Norms still compute in 32 bits, from rounded inputs.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from regard.training.joint import CachelessStack
 
 
 def narrow_residuals(model: nn.Module) -> None:
-    """Of a model whose products are joint."""
+    """Use 16 bits for the residual streams of a model with joint products."""
     for m in model.modules():
         if type(m) is CachelessStack:
             m.__class__ = NarrowStack

@@ -1,4 +1,4 @@
-"""The settings of a recipe: in which section each is, its default and its meaning."""
+"""The settings of a recipe: their sections, defaults and meanings."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ from regard.tasks import TASKS
 from regard.training.config import TrainConfig
 
 FROM_DATA = ("vocab", "target_vocab", "size", "channels", "mels")  # settings of models that follow from data
-PLANNED = {  # settings that the plan chooses, where neither the recipe nor the user does
+PLANNED = {  # settings that the plan chooses, unless the recipe or the user does
     "model": {"dim", "depth", "decoder_depth", "heads", "hidden", "context", "dropout"} | {"patch", "pre"},
     "data": {"tokenizer", "target_tokenizer", "vocab", "held_out"},
     "task": {"smoothing"},
@@ -53,11 +53,11 @@ USUAL = {  # names that need no comment in the code
     "warmup": "steps until the learning rate is highest",
     "schedule": "how the learning rate falls",
     "weight_decay": "how much weights are pulled to zero",
-    "beta2": "of AdamW: how slowly the mean of squared gradients changes",
+    "beta2": "for AdamW: how slowly the mean of squared gradients changes",
     "clip": "the largest norm of a gradient; larger ones are scaled down",
     "seed": "random seed; the same seed gives the same run",
-    "metric": "by which the best weights are kept; None: the one that the labels call for",
-    "tracker": "TensorBoard, Weights & Biases or Trackio, which get the log, too",
+    "metric": "the metric that chooses the best weights; None: the one that suits the labels",
+    "tracker": "TensorBoard, Weights & Biases or Trackio, which also get the log",
     "device": "where to train; auto: a GPU if there is one",
     "precision": "auto: bf16 on GPUs and CPUs that have it, where it is faster",
     "compile": "torch.compile; auto: where it is likely to pay off",
@@ -72,7 +72,7 @@ def from_data(model_config: type[Any]) -> list[str]:
 
 
 def section_configs(sections: recipe.Sections) -> dict[str, list[type[Any]]]:
-    """The dataclasses that fill a recipe's sections; of the model, all kinds if the recipe names none."""
+    """The dataclasses of a recipe's sections; for the model, all kinds if the recipe names none."""
     kind, name = sections["model"].get("kind"), sections["task"].get("name")
     model_configs = [
         config for known, (_, config, _) in MODELS.items() if kind not in MODELS or known == kind
@@ -100,7 +100,7 @@ def find_sections(sections: recipe.Sections, changes: dict[str, Any]) -> None:
                 if section not in homes.setdefault(name, []):
                     homes[name].append(section)
     for key, value in list(changes.items()):
-        del changes[key]  # which keeps their order
+        del changes[key]  # keeps their order
         if "." not in key:
             candidates = [f"{section}.{key}" for section in homes.get(key, ())]
             if not candidates:
@@ -114,7 +114,7 @@ def find_sections(sections: recipe.Sections, changes: dict[str, Any]) -> None:
 
 
 def describe_recipe(name: str) -> Iterator[str]:
-    """The settings of a recipe with their defaults, and the presets with their sizes, line by line."""
+    """Describe the settings of a recipe with their defaults, and the presets with their sizes, in lines."""
     sections = recipe.read(name)
     kind, preset = str(sections["model"].get("kind")), str(sections["model"].get("preset"))
     presets = MODELS[kind][2] if kind in MODELS else {}
@@ -144,7 +144,7 @@ def describe_recipe(name: str) -> Iterator[str]:
 
 
 def count_weights(kind: str, preset: dict[str, Any], sections: recipe.Sections) -> int:
-    """How many weights a model has, with the vocabulary that the recipe asks for."""
+    """The number of weights of a model, with the vocabulary of the recipe."""
     model_class, config, _ = MODELS[kind]
     own = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
     task, _ = TASKS[sections["task"]["name"]]
@@ -161,7 +161,7 @@ def count_weights(kind: str, preset: dict[str, Any], sections: recipe.Sections) 
 
 
 def type_name(kind: Any) -> str:
-    """A type as it is written in a dataclass; of a Literal, the values."""
+    """The name of a type as in a dataclass, or the values of a Literal."""
     if get_origin(kind) is Literal:
         return " ".join(f"`{value}`" for value in get_args(kind))
     return (
@@ -170,7 +170,7 @@ def type_name(kind: Any) -> str:
 
 
 def comments(config: Any) -> dict[str, str]:
-    """The comments behind or above the fields of a dataclass and of those that it inherits from."""
+    """The comments after or above the fields of a dataclass and its base classes."""
     notes: dict[str, str] = {}
     for cls in reversed(config.__mro__[:-1]):
         above: list[str] = []

@@ -1,7 +1,7 @@
 """Attention over short rows by two Triton kernels, one for all gradients: a head fits into registers.
 
-Queries, keys and values are read where a joint product has left them, and rotated on the way; gradients are
-written as that product needs them. So nothing is copied in between.
+Queries, keys and values are read from the output of a joint product, and rotated on the way; gradients are
+written in the same layout. So nothing is copied in between.
 
 Shapes: B batch, H heads, T queries, S keys, d width of a head, h = d / 2.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @triton.jit
 def load_rows(start, index, count, stride, column):
-    """(rows, columns) of a matrix; zeros beyond `count` rows."""
+    """Load (rows, columns) of a matrix, with zeros beyond `count` rows."""
     where = start + index[:, None] * stride + column[None, :]
     return tl.load(where, mask=(index < count)[:, None], other=0.0)
 
@@ -35,7 +35,7 @@ def rotate_pair(a, b, cos, sin, index, count, column, h: tl.constexpr, sign: tl.
 
 @triton.jit
 def load_halves(start, cos, sin, index, count, stride, column, h: tl.constexpr, ROTARY: tl.constexpr):
-    """Both halves of queries or keys, (rows, h) each, rotated."""
+    """Load both halves of queries or keys, (rows, h) each, rotated."""
     a = load_rows(start, index, count, stride, column)
     b = load_rows(start + h, index, count, stride, column)
     if ROTARY:
@@ -141,7 +141,7 @@ def backward_kernel(
 
 
 def parts(x: Tensor, source: Tensor | None, D: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the first query, key and value are."""
+    """The addresses of the first query, key and value."""
     x, source = x.view(-1), None if source is None else source.view(-1)
     return (x, x[D:], x[2 * D :]) if source is None else (x, source, source[D:])
 
@@ -176,7 +176,7 @@ def attend_short(
     causal: bool,
     dropout: float,
 ) -> Tensor:
-    """What the heads give (B, T, H * d)."""
+    """The outputs of the heads (B, T, H * d)."""
     launch = Launch(x, source, cos, keys, seed, heads, causal, dropout)
     out = x.new_empty(*x.shape[:2], launch.D)
     forward_kernel[(len(x) * heads,)](

@@ -1,4 +1,4 @@
-"""How far a run is: what a checkpoint holds besides tensors, and whether it can be this run's."""
+"""The progress of a run: the part of a checkpoint besides tensors, and checks that it belongs to the run."""
 
 import math
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from regard.training.guard import GuardState
 
 @dataclass
 class TrainState:
-    """What a checkpoint holds besides the weights and the optimizer state."""
+    """The part of a checkpoint besides the weights and the optimizer state."""
 
     step: int = 0  # steps done
-    elapsed: float = 0.0  # seconds spent on them, until the process that restored this state
+    elapsed: float = 0.0  # seconds spent on them by earlier processes
     evaluated: int = 0  # step of the last evaluation
     best: dict[str, float] | None = None  # the best evaluation
     worse: int = 0  # evaluations since the best one
     guard: GuardState = field(default_factory=GuardState)
-    rate: float = 1.0  # what the learning rate of the schedule is multiplied by
-    stream: list[list[int]] = field(default_factory=list)  # where each part of a stream is, if data are one
+    rate: float = 1.0  # factor of the schedule's learning rate
+    stream: list[list[int]] = field(default_factory=list)  # the place in each part of a stream
 
 
 def read_state(
@@ -47,7 +47,7 @@ def read_state(
         "rate": lambda v: is_number(v) and 0 < v < math.inf,
         "guard": lambda _: guard is not None and max(guard.good, guard.saved, guard.back_to) <= limit,
     }
-    earlier: dict[str, Any] = {"guard": {}, "stream": [], "rate": 1.0}  # what earlier versions lack
+    earlier: dict[str, Any] = {"guard": {}, "stream": [], "rate": 1.0}  # fields that earlier versions lack
     about = earlier | about
     for key, is_valid in checks.items():
         if key not in about or not is_valid(about[key]):
@@ -82,7 +82,7 @@ def is_place_of_stream(value: Any) -> bool:
 
 
 def is_evaluation(value: Any, step: int) -> bool:
-    """Whether this may be the metrics of an evaluation at a step up to this one."""
+    """Return whether this can be the metrics of an evaluation at a step up to this one."""
     if not isinstance(value, dict) or not {"step", "valid_loss"} <= value.keys():
         return False
     return all(is_number(v) for v in value.values()) and is_count(value["step"]) and value["step"] <= step

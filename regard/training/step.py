@@ -22,7 +22,7 @@ from regard.training.residuals import narrow_residuals
 
 
 class TrainStep:
-    """Computes a gradient and takes a step along it; compiled, and by CUDA graphs, where that pays."""
+    """Computes a gradient and takes a step along it; compiled, and with CUDA graphs, if that pays off."""
 
     def __init__(
         self,
@@ -56,21 +56,21 @@ class TrainStep:
         )
         self.graphs = Graphs(self.give_up_graphs) if graphs else None
         saved = model.state_dict().keys()
-        self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
+        self.buffers = [b for name, b in model.named_buffers() if name in saved]  # a loss may update them
         self.buffers_before: list[Tensor] = []  # the last gradient
         self.loss = torch.zeros((), device=device)  # summed over the last step
-        self.scale: float | Tensor = torch.zeros((), device=device) if graphs else 0.0  # that makes it a mean
+        self.scale: float | Tensor = torch.zeros((), device=device) if graphs else 0.0  # makes it a mean
         self.norm = torch.zeros((), device=device)  # of the gradient of the last step
         self.norm_of_graphs = torch.zeros((), device=device)
 
     def __call__(self, batches: list[Batch], step: int, lr: float, count: float, first: bool) -> bool:
-        """Train on the batches of a step, which have `count` targets in all processes; `first`: it is the
-        first one of this process. Return False if a signal interrupted it; then nothing has changed.
+        """Train on the batches of a step, which have `count` targets in all processes; `first`: this is
+        the first step of the process. Return False if a signal interrupted it; then nothing has changed.
         """
         self.step = step
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = set_value(group["lr"], lr * group["scale"])
-        # the processes' gradients are averaged: scaled so, this gives the mean over all targets
+        # the processes' gradients are averaged: with this factor, the result is the mean over all targets
         self.scale = set_value(self.scale, distributed.WORLD / count)
         first = first and self.compiled is not self.wrapped
         if self.graphs and not first:
@@ -85,12 +85,12 @@ class TrainStep:
                 self.drop_gradient()
                 return False
             self.update()
-        for b in self.buffers:  # each process has updated its own
+        for b in self.buffers:  # each process has updated its own buffers
             distributed.all_sum(b).div_(distributed.WORLD)
         return True
 
     def highest_lr(self) -> float:
-        """Of all parameters."""
+        """The highest learning rate of all parameters."""
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
         return max(float(group["lr"]) for group in groups)
 
@@ -121,7 +121,7 @@ class TrainStep:
         self.zero_grad()
 
     def step_at_once(self, *batch: Tensor) -> None:
-        """`compute_gradient` and `update` for a batch of one part; its results stay where they are."""
+        """`compute_gradient` and `update` for a batch of one part; results keep their place in memory."""
         self.loss.zero_()
         self.add_gradient(*batch)
         self.update()
@@ -134,7 +134,7 @@ class TrainStep:
         self.report_failure(what, error)
 
     def seed(self, part: int) -> None:
-        """Make random numbers depend on the seed, the step, the part and the process only."""
+        """Seed random numbers by the seed, the step, the part and the process."""
         numbers = np.random.SeedSequence([self.config.seed, self.step, part, distributed.RANK])
         seed = int(numbers.generate_state(1)[0])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a small model's layer
@@ -145,7 +145,7 @@ class TrainStep:
         return self.compiled(*batch)
 
     def drop_gradient(self) -> None:
-        """Leave the model as it was before the last gradient, which is not used."""
+        """Discard the last gradient, and restore the model as it was before."""
         self.zero_grad()
         for b, before in zip(self.buffers, self.buffers_before, strict=True):
             b.copy_(before)
@@ -155,7 +155,7 @@ class TrainStep:
             optimizer.zero_grad(set_to_none=True)
 
     def try_compiled(self, batches: list[Batch]) -> bool:
-        """Compute the first gradient, without torch.compile from here on if that fails."""
+        """Compute the first gradient; if torch.compile fails, continue without it."""
         problem: object = "the gradient is zero"  # torch 2.11 lost gradients without an error
         try:
             done = self.compute_gradient(batches)

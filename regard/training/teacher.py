@@ -1,9 +1,9 @@
 """Distillation: a model learns from others, its teachers.
 
-Where a task writes a text for each source, the teachers' answers to the training sources become the targets
-(sequence-level knowledge distillation, Kim & Rush 2016, section 3.2). Several teachers answer as one, by the
-mean of their probabilities (Freitag et al. 2017). Elsewhere their probabilities are learned, step by step:
-see `Objective.distill`.
+If a task writes a text for each source, the teachers' answers to the training sources become the targets
+(sequence-level knowledge distillation, Kim & Rush 2016, section 3.2). Several teachers answer as one, with
+the mean of their probabilities (Freitag et al. 2017). Other tasks learn the probabilities, step by step: see
+`Objective.distill`.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from regard.training.objective import Objective
 from regard.training.origins import check_origins
 
 AT_ONCE = 2048  # sources that are answered between two writes, at most
-FIRST, PART_SECONDS = 64, 5.0  # where the time is limited: at first, and then for as long
+FIRST, PART_SECONDS = 64, 5.0  # seconds, if the time is limited: at first, and then as long
 TEACHERS_SHARE = 0.5  # of the time of a run, at most
 
 
@@ -71,7 +71,7 @@ def learn_probabilities(
 
 
 def facts(task: Task) -> dict[str, object]:
-    """What a teacher must share with its student."""
+    """The properties that a teacher must share with its student."""
     tokenizers = [t and t.digest for t in (task.tokenizer, task.target_tokenizer)]
     names = {"set of classes": "labels", "size of images": "size", "number of channels": "channels"}
     return {"vocabulary": tokenizers} | {k: getattr(task.config, v, None) for k, v in names.items()}
@@ -80,10 +80,10 @@ def facts(task: Task) -> dict[str, object]:
 def learn_answers(
     folder: Path, paths: Sequence[str], task: Task, corpus: Corpus, device: torch.device, config: TrainConfig
 ) -> TrainConfig:
-    """Put the teachers' answers to its sources into the corpus; all are kept in the run's folder.
+    """Replace the corpus's targets by the teachers' answers, which are kept in the run's folder.
 
-    Return the settings for the student, which has the time that is left of train.minutes. Teachers take a
-    part of it at most; sources that they have not answered by then keep their targets.
+    Return the settings of the student, which has the remaining time of train.minutes. Teachers take a part
+    of the time at most; sources that they have not answered by then keep their targets.
     """
     sources, minutes = corpus.train.sources, config.minutes
     limit = math.inf if minutes is None else TEACHERS_SHARE * 60 * minutes
@@ -93,7 +93,7 @@ def learn_answers(
         models = load_teachers(paths, task.config.name, device)
         teacher = models[0] if len(models) == 1 else ensemble(models)
         missing = [row for row in range(len(sources)) if row not in answers]
-        if limit < math.inf:  # those that are answered stand for all
+        if limit < math.inf:  # the answered ones represent all
             missing = np.random.default_rng(0).permutation(missing).tolist()
         answer_sources(folder, teacher, sources, missing, limit - read_seconds(folder))
         distributed.barrier()  # all have written theirs
@@ -115,11 +115,11 @@ def learn_answers(
 def answer_sources(
     folder: Path, teacher: Model, sources: Sequence[str], rows: Sequence[int], limit: float = math.inf
 ) -> None:
-    """Write the answers to these sources, or to those for which there are seconds, to this process's file."""
+    """Write the answers to these sources to this process's file, as many as fit into the seconds."""
     mine, began, done = distributed.local_rows(rows), time.monotonic(), 0
     size = AT_ONCE if limit == math.inf else FIRST
     with (folder / ANSWERS.replace("*", str(distributed.RANK))).open("a", encoding="utf-8") as file:
-        file.write("\n")  # what a killed process left of a line ends here
+        file.write("\n")  # ends a line that a killed process left incomplete
         while done < len(mine) and (since := time.monotonic()) - began < limit:
             part = mine[done : done + size]
             answers = teacher.answers([sources[row] for row in part])
@@ -154,7 +154,7 @@ def source_digest(source: str) -> str:
 
 
 def read_seconds(folder: Path) -> float:
-    """How long the teachers have answered; processes do so at the same time."""
+    """The time in which the teachers answered; processes work at the same time."""
     return max((sum(e["seconds"] for e in read_entries(path)) for path in folder.glob(ANSWERS)), default=0.0)
 
 

@@ -23,7 +23,7 @@ ROWS = 64  # of a step, from which the operations for a token are counted
 def flops(objective: nn.Module, batch: Sequence[Tensor]) -> float:
     """Return the floating-point operations to train on a batch, from a pass on the meta device.
 
-    Padding and masked scores count as the rest. NaN for models whose shapes depend on values, as recurrent
+    Padding and masked scores are included. NaN for models whose shapes depend on values, as recurrent
     ones that pack rows by length.
     """
     tensors = itertools.chain(objective.named_parameters(), objective.named_buffers())
@@ -39,15 +39,15 @@ def flops(objective: nn.Module, batch: Sequence[Tensor]) -> float:
 def flops_per_token(objective: nn.Module, task: Task[Any, Any, Any], samples: Samples) -> float:
     """Return the operations to train on a token that is read, from the first rows of the first step.
 
-    One row alone would stand badly for the others: of a pair with a long source and a short target, the
-    operations for each token are many times the mean.
+    A single row may not be typical: for a pair with a long source and a short target, the operations for
+    each token are many times the mean.
     """
     batch = task.batch(samples, samples.rows(0)[:ROWS])
     return flops(objective, batch) / max(1, task.count_read(batch)["tokens"])
 
 
 def count_read(task: Task[Any, Any, Any], batches: Sequence[Batch]) -> Counter[str]:
-    """Return how much the model reads in batches, by unit. A batch without targets only keeps time."""
+    """Return the amount of data in batches, by unit. A batch without targets does not count."""
     counts: Counter[str] = Counter()
     for batch in batches:
         read = task.count_read(batch)
@@ -79,9 +79,9 @@ def synchronize(device: torch.device) -> None:
 
 
 class Pace:
-    """Counts what is read per second, and the MFU, since `start` or the last `rates`.
+    """Measures the data read per second, and the MFU, since `start` or the last `rates`.
 
-    The first step is apart: it includes what torch does once, such as compiling.
+    The first step is separate: it includes one-time work such as compiling.
     """
 
     def __init__(self, flops: float, device: torch.device, bf16: bool):
@@ -94,7 +94,7 @@ class Pace:
         self.since = time.perf_counter()
 
     def add(self, counts: Mapping[str, float]) -> None:
-        """Add what a step has read in this process, by unit."""
+        """Add the amount of data of a step in this process, by unit."""
         self.counts.update(counts)
         if self.first_step_seconds is None:
             synchronize(self.device)
@@ -113,6 +113,6 @@ class Pace:
         rates = {f"{unit}_per_second": n / seconds for unit, n in zip(counts, sums, strict=True)}
         self.start()
         used = rates.get("tokens_per_second", math.nan) * self.flops / distributed.WORLD
-        # A product that was measured while others used the machine is not its peak.
+        # A product that was measured on a busy machine is not its peak.
         self.peak = max(self.peak, 0.0 if math.isnan(used) else used)
         return rates | ({} if math.isnan(used) else {"mfu": used / self.peak}) | extra

@@ -1,4 +1,4 @@
-"""Where a run's log goes besides log.jsonl: TensorBoard, Weights & Biases or Trackio."""
+"""Trackers that get a run's log besides log.jsonl: TensorBoard, Weights & Biases or Trackio."""
 
 import contextlib
 import importlib.util
@@ -12,11 +12,11 @@ from regard.runs import recipe
 from regard.runs.layout import RECIPE, TENSORBOARD, WANDB
 
 Name = Literal["none", "tensorboard", "wandb", "trackio"]
-PROJECT = "regard"  # in which runs stand at Weights & Biases and in Trackio
+PROJECT = "regard"  # the project of the runs at Weights & Biases and in Trackio
 
 
 class Tracker(Protocol):
-    """Takes the numbers of a step."""
+    """Receives the numbers of a step."""
 
     def add(self, numbers: Mapping[str, float], step: int) -> None: ...
 
@@ -33,7 +33,7 @@ def check_installed(name: str) -> None:
 
 
 def open_tracker(name: Name, folder: Path, step: int) -> Tracker | None:
-    """The tracker of a run that goes on after `step`; what it says goes to standard error."""
+    """Open the tracker of a run that continues after `step`; its output goes to standard error."""
     check_installed(name)
     if name == "none":
         return None
@@ -72,7 +72,7 @@ class WandB:
                 id=before[-1].name.rpartition("-")[2] if step and before else None,
                 resume="allow",
                 config=recipe.read_file(folder / RECIPE),
-                settings=wandb.Settings(console="off"),  # it would take the display's place
+                settings=wandb.Settings(console="off"),  # its output would disturb the display
             )
         except wandb.Error as e:
             raise UserError(
@@ -101,7 +101,7 @@ class Trackio:
         self.run.log(dict(numbers), step=step)
 
     def close(self) -> None:
-        self.finish()  # not the run's own, which would be called again at the end of the process
+        self.finish()  # not the run's own finish, which would be called again at the end of the process
 
 
 TRACKERS: dict[Name, type[TensorBoard | WandB | Trackio]] = {

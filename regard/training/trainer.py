@@ -1,6 +1,6 @@
 """The training loop. It can be interrupted at any moment and resumed bit for bit.
 
-What happens at a step depends only on the weights, the optimizer state, the seed and the step number: they
+The result of a step depends only on the weights, the optimizer state, the seed and the step number, which
 determine the samples and the random numbers of dropout.
 """
 
@@ -50,12 +50,12 @@ class Trainer:
         corpus: Corpus,
         config: TrainConfig,
         device: torch.device,
-        make_first_model: Callable[[], nn.Module] = no_first_model,  # as `model` is before the first step
+        make_first_model: Callable[[], nn.Module] = no_first_model,  # the model before the first step
     ):
         c = config
         self.folder, self.task, self.model, self.corpus, self.config = folder, task, model, corpus, c
         self.device, self.state, self.make_first_model = device, TrainState(), make_first_model
-        data_check = DataCheck(folder, corpus)  # begins before anything is read, which need not wait for it
+        data_check = DataCheck(folder, corpus)  # begins before other data are read, in the background
         self.samples = task.samples(corpus.train, c.seed, c.batch, c.tokens)
         self.reporter = Reporter(folder, task, c, describe(model, corpus, device.type))
         for line in [*corpus.summary, *corpus.notes, *self.samples.notes]:
@@ -99,7 +99,7 @@ class Trainer:
 
     def restore(self) -> None:
         """Resume from the last intact checkpoint, if there is one."""
-        run_folder.check_files(self.folder)  # or nothing changes
+        run_folder.check_files(self.folder)  # otherwise nothing changes
         state, notices = self.checkpointer.restore()
         for line in notices:
             self.reporter.notice(line)
@@ -186,7 +186,7 @@ class Trainer:
             raise SystemExit(128 + self.signal)
 
     def finish(self, finished: bool) -> None:
-        """Evaluate and save what has not been yet, and write the report."""
+        """Evaluate and save the last step if necessary, and write the report."""
         if finished and self.state.evaluated != self.step:
             self.evaluate()
         if finished and self.state.evaluated == self.step != self.averaged_step:
@@ -226,7 +226,7 @@ class Trainer:
         return is_stale or self.budget_used() >= 1
 
     def is_interrupted(self) -> bool:
-        """Whether this process may stop at once: with others, only where all do."""
+        """Return whether to stop: with several processes, only if all of them agree."""
         return self.signal is not None and distributed.WORLD == 1
 
     def evaluation_due(self) -> bool:
@@ -254,7 +254,7 @@ class Trainer:
         return self.take_step.loss / count, self.take_step.norm
 
     def batches(self, step: int) -> list[Batch]:
-        """This process's share of a step, in as many parts as in every other process."""
+        """This process's share of a step, in the same number of parts as in every other process."""
         rows = self.samples.rows(step)
         mine, longest = distributed.local_rows(rows), -(-len(rows) // distributed.WORLD)
         size = self.config.micro or longest
@@ -268,7 +268,7 @@ class Trainer:
         factor = lr_factor(c.schedule, self.budget_used(), self.step + 1, c.warmup, longest)
         return c.lr * factor * self.guard.factor(self.step) * self.state.rate
 
-    # What goes wrong
+    # When training goes wrong
 
     def check_gradient(self) -> Rollback | None:
         """Return what to do if the last gradient is not finite, before such weights are measured or saved."""
@@ -295,8 +295,8 @@ class Trainer:
         self.reporter.notice(line, logged_at=self.step)
 
     def log_rate(self) -> None:
-        """Say by what the learning rate is multiplied from the next step on, and log it as a part of that
-        step: if that one is trained again, it is logged again, with what holds then."""
+        """Show the factor of the learning rate from the next step on, and log it as a part of that step: if
+        the step is repeated, the factor is logged again."""
         line = f"the learning rate is {self.state.rate:g} times the schedule's after step {self.step}"
         self.reporter.notice(f"{line}, as asked on the page", logged_at=self.step + 1)
 
@@ -361,7 +361,7 @@ class Trainer:
             self.pace.start()
 
     def stream_places(self) -> list[list[int]]:
-        """Where each part of a stream is, also those that only other processes read."""
+        """The place in each part of a stream, also in parts that only other processes read."""
         if not isinstance(self.samples, StreamWindows):
             return []
         places = self.samples.places(self.step)

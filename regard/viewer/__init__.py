@@ -13,10 +13,11 @@ __all__ = ["Picture", "draw", "look"]
 
 
 def look(model: Model, input: Any, view: str | None = None, **choice: Any) -> Picture:
-    """Draw what a model attends to in a text or an image; of several inputs, one below the other.
+    """Draw what a model attends to in a text or an image; several inputs are drawn one below the other.
 
-    `view` names one of the model's views; the default is its first. "film" is that one at steps of the
-    model's training. `layer`, `head`, `part`, `patch` and `answer` choose what to draw, see `views.Choice`.
+    `view` names one of the model's views; the default is its first. "film" is the default view at
+    steps of the model's training. `layer`, `head`, `part`, `patch` and `answer` select the contents, see
+    `views.Choice`.
     """
     inputs = input if isinstance(input, Sequence) and not isinstance(input, str) else [input]
     chosen = views.Choice(**choice)

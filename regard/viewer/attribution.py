@@ -2,7 +2,7 @@
 
 Every block adds to the residual stream, and the logits are a linear function of it once the scale of the
 final norm is known: a logit is the sum of what the embedding, each head and each feed-forward layer add to it
-(Elhage et al. 2021). What a part does by way of later ones counts as theirs.
+(Elhage et al. 2021). The effect of a part through later parts counts as theirs.
 
 Shapes: D width, H heads, G heads that keys and values have, T queries, S keys, d width of a head.
 """
@@ -24,7 +24,7 @@ POST_NORM = "its norms come after its layers (post-norm), so that no part is add
 
 
 class Contribution(TypedDict):
-    """What a part adds to a logit; biases have the name `bias`."""
+    """The contribution of a part to a logit; biases have the name `bias`."""
 
     name: str  # of an attention, or of another tensor
     head: int | None
@@ -37,11 +37,11 @@ class Attribution(TypedDict):
     logit: float  # as the model computed it
     total: float  # the sum of the parts
     parts: list[Contribution]
-    words: dict[str, list[float]]  # of what heads add: by the token that it was read from, for each side
+    words: dict[str, list[float]]  # of the heads: by the token that they read, for each side
 
 
 class Part(NamedTuple):
-    """A value that is added to the residual stream, and what happens to it on the way to the logits."""
+    """A value that is added to the residual stream, and the steps from there to the logits."""
 
     name: str
     steps: tuple[Op, ...]  # the one nearest to the logits first
@@ -49,8 +49,8 @@ class Part(NamedTuple):
 
 
 def attribute(model: Model, input: Any, token: int | None = None, row: int | None = None) -> Attribution:
-    """What each part of a model with pre-norm blocks adds to the logit of a token at a row of the logits; by
-    default, to that of the most likely token at the last row."""
+    """The contribution of each part of a pre-norm model to the logit of a token at a row of the logits; by
+    default, of the most likely token at the last row."""
     trace = trace_input(model, model.open_input(input))
     ops, _ = describe_trace(model, trace)
     shape = torch.atleast_2d(trace["logits"]).shape if "logits" in trace else (0, 0)
@@ -61,7 +61,7 @@ def attribute(model: Model, input: Any, token: int | None = None, row: int | Non
 
 
 def list_parts(ops: Mapping[str, Op]) -> list[Part]:
-    """Everything whose sum the logits are; raises an error if they are no such sum."""
+    """The parts whose sum is the logits; raises an error if the logits are not such a sum."""
     last = ops.get("logits", {})
     if last.get("does") != "linear" or not isinstance(last.get("x"), str):
         raise refuse("they are not a linear function of its last layer")
@@ -117,7 +117,7 @@ def walk_norm(ops: Mapping[str, Op], name: str, steps: tuple[Op, ...]) -> Iterat
 def attribute_logit(
     trace: Trace, ops: Mapping[str, Op], weights: Mapping[str, Tensor], row: int | None, token: int | None
 ) -> Attribution:
-    """What each part adds to the logit of a token at a row of the logits."""
+    """The contribution of each part to the logit of a token at a row."""
     parts, last = list_parts(ops), ops["logits"]
     logits = torch.atleast_2d(trace["logits"])
     row = len(logits) - 1 if row is None else row
@@ -126,7 +126,7 @@ def attribute_logit(
     if "b" in last:
         values["bias", None] = float(weights[last["b"]][token])
     for part in parts:
-        g = weights[last["W"]][token].double()  # (D,) how much the logit changes with each number
+        g = weights[last["W"]][token].double()  # (D,) the derivative of the logit by each number
         g, at = follow(trace, weights, part, g, row)
         for head, value in enumerate(head_values(trace, ops, weights, part, g, at, words)):
             values[part.name.rpartition(".")[0], head] = value
@@ -149,7 +149,7 @@ def attribute_logit(
 def follow(
     trace: Trace, weights: Mapping[str, Tensor], part: Part, g: Tensor, row: int
 ) -> tuple[Tensor, int]:
-    """How much the logit changes with each number of a part (D,), and the part's row."""
+    """The derivative of the logit by each number of a part (D,), and the part's row."""
     for step in part.steps:
         match step["does"]:
             case "same":
@@ -176,7 +176,7 @@ def head_values(
     row: int,
     words: dict[str, Tensor],
 ) -> list[float]:
-    """What each head adds; and by the keys that it was read from, which is added to `words`."""
+    """The contribution of each head; its parts by the keys that it was read from are added to `words`."""
     if part.heads is None:
         return []
     heads = trace[part.heads][:, row].double()  # (H, d)

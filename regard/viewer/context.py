@@ -1,4 +1,4 @@
-"""One word in two texts: how alike are its vectors, layer by layer?
+"""One word in two texts: the similarity of its vectors, layer by layer.
 
 Shapes: T tokens, D width.
 """
@@ -16,7 +16,7 @@ from regard.viewer.space import Space
 
 def compare_word(model: Model, word: str, first: str, second: str) -> dict[str, float]:
     """The cosine similarity of a word's vectors in two texts, for each tensor of the trace that has a vector
-    for every token. An embedding has one vector for a word whatever stands around it: 1."""
+    for every token. An embedding has the same vector for a word in any text: 1."""
     one, other = (vectors_of(model, word, text) for text in (first, second))
     return {
         name: F.cosine_similarity(x, other[name], dim=0).item() for name, x in one.items() if name in other
@@ -24,7 +24,7 @@ def compare_word(model: Model, word: str, first: str, second: str) -> dict[str, 
 
 
 def vectors_of(model: Model, word: str, text: str) -> dict[str, Tensor]:
-    """The vectors (D,) of the first such word in a text, by tensor; of several tokens, the mean."""
+    """The vectors (D,) of the first such word in a text, by tensor; the mean if it has several tokens."""
     run = trace(model, text)
     space = Space(model, run)
     read = run.ids.get("text", run.ids.get("source", []))

@@ -53,8 +53,8 @@ def classify_by_pooling(
     (T, D), given points (N, D) and their labels (N,). Keys are the points, values their classes as one-hot
     vectors.
 
-    The narrower a Gaussian kernel, the more it is a lookup: at last, all weight is on the nearest point. The
-    wider, the more it is the share that each class has of all points.
+    A narrow Gaussian kernel is a lookup, with all weight on the nearest point; a very wide one gives the
+    share of each class among all points.
     """
     values = F.one_hot(labels).to(points.dtype)  # (N, C)
     return attend(queries, points, values, score=partial(KERNELS[kernel], width=width))

@@ -22,7 +22,7 @@ def film_scenes(
     model: Model, input: Any, view: str | None, choice: Choice, max_frames: int | None = None
 ) -> list[Scene]:
     """A view of the model at the frames of its film, or at its checkpoints if it has none; of many, at most
-    so many at equal distances. Each has its step and its loss above it."""
+    `most` at equal distances. Each has its step and its loss above it."""
     steps = film_steps(model.folder) if model.folder is not None else []
     steps = steps or steps_of(model)
     if not steps or model.folder is None:

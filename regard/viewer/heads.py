@@ -1,4 +1,4 @@
-"""What attention heads do on this input: patterns of cells, how much weight goes there, and a name for it.
+"""The behaviour of attention heads on this input: patterns of cells, the weight on each, and a name.
 
 Shapes: H heads, T queries, S keys.
 """
@@ -12,10 +12,10 @@ from torch import Tensor
 from regard.tracing import Trace
 from regard.tracing.names import attention_sides
 
-MOST_TOKENS = 2048  # each way; patterns of longer inputs take too long to look for
-LEAST_WEIGHT = 0.4  # of a head's attention that goes to a pattern, or it is not named after it
+MOST_TOKENS = 2048  # each way; finding patterns of longer inputs takes too long
+LEAST_WEIGHT = 0.4  # the smallest share of a head's attention for a pattern to name it
 LEAST_RATIO = 1.5  # times what an even spread would give
-# What is more telling comes first: nearly every model has heads that look at the first token.
+# More informative patterns come first: nearly every model has heads that look at the first token.
 TELLING = {
     "induction": 1.4,
     "alignment": 1.2,
@@ -57,7 +57,7 @@ def attention_patterns(trace: Trace, name: str) -> dict[str, Pattern]:
 def find_patterns(
     weights: Tensor, allowed: Tensor, ids: tuple[list[int], list[int]], grid: tuple[int, int] | None
 ) -> dict[str, Pattern]:
-    """How much of each head's weights (H, T, S) goes to the cells of each pattern; `allowed` (T, S)."""
+    """The share of each head's weights (H, T, S) on the cells of each pattern; `allowed` (T, S)."""
     T, S = weights.shape[-2:]
     if max(T, S) > MOST_TOKENS:
         return {}
@@ -118,7 +118,7 @@ def name_heads(patterns: dict[str, Pattern], heads: int) -> list[str | None]:
 
 
 def best_pattern(patterns: dict[str, Pattern], head: int) -> tuple[str | None, float]:
-    """The most telling pattern of a head, and how telling it is."""
+    """The most informative pattern of a head, and its score."""
     best: tuple[str | None, float] = (None, 0.0)
     for name, pattern in patterns.items():
         weight, chance = pattern["weights"][head], pattern["chance"]
@@ -131,9 +131,9 @@ def best_pattern(patterns: dict[str, Pattern], head: int) -> tuple[str | None, f
 
 
 def choose_opening(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> Opening | None:
-    """The most telling head: one with a name, or else the farthest from an even spread.
+    """The most informative head: one with a name, or else the farthest from an even spread.
 
-    Of an encoder-decoder, a head of the cross-attention: what is read for what is written.
+    In an encoder-decoder, a head of the cross-attention.
     """
     best: tuple[float, Opening] | None = None
     for part, layers in parts.items():

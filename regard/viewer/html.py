@@ -17,7 +17,7 @@ VIEWS = (
 )
 MAX_TENSOR_BYTES = 5_500_000  # of all tensors in a file, before base64
 MAX_FILE_BYTES = 7_900_000
-POOLED_SIDE = 256  # attention weights of long inputs are pooled to so many rows and columns
+POOLED_SIDE = 256  # attention weights of long inputs are pooled to this many rows and columns
 TOP_WORDS = 64  # words for each row of the logits
 MAX_WORDS = 20_000
 

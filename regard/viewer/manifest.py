@@ -1,4 +1,4 @@
-"""The manifest of a run: what the page knows before it asks for any tensor.
+"""The manifest of a run: the facts that the page has before it requests any tensor.
 
 Shapes: H heads, T queries, S keys.
 """
@@ -34,12 +34,12 @@ SCORE_TENSORS = ("scores", "scaled", "mask", "reason", "weights")  # of an atten
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # of a token that is a part of a character
 SPECIAL = re.compile(r"<(?!0x)[^>]+>|\[[^\]]+\]")  # such as <s> and [CLS]
 BYTES = re.compile(rf"(?:{BYTE.pattern})+")
-WORD_MARKS = ("▁", "Ġ", "Ċ", " ", "\n")  # what a token begins with that begins a word
+WORD_MARKS = ("▁", "Ġ", "Ċ", " ", "\n")  # the beginning of a token that begins a word
 PARTS = "cross", "self", "masked", "encoder", "decoder"
 
 
 class TensorInfo(TypedDict):
-    """A tensor's shape, and whose tokens label its rows and columns."""
+    """A tensor's shape, and the sides whose tokens label its rows and columns."""
 
     shape: list[int]
     rows: str | None
@@ -101,7 +101,7 @@ def build_manifest(data: TraceData) -> Manifest:
 
 
 def describe_progress(model: Model) -> Manifest:
-    """How far the model's run is: its checkpoints, its film, and whether it is being trained."""
+    """The progress of the model's run: its checkpoints, its film, and whether it is being trained."""
     return {
         "logged": model.folder is not None and (model.folder / LOG).is_file(),
         "step": model.step,
@@ -112,7 +112,7 @@ def describe_progress(model: Model) -> Manifest:
 
 
 def spell_bytes(tokens: list[str]) -> list[str]:
-    """Tokens for people: where one completes the bytes of a character, it is shown as that character."""
+    """Tokens for people: a token that completes the bytes of a character is shown as the character."""
     labels, decoder = [], codecs.getincrementaldecoder("utf-8")("replace")
     for token in tokens:
         text = ""
@@ -125,7 +125,7 @@ def spell_bytes(tokens: list[str]) -> list[str]:
 
 
 def word_sides(data: TraceData) -> dict[str, list[int]]:
-    """The number of the word that each token belongs to, of the sides that have sub-words."""
+    """The index of each token's word, for the sides that have sub-words."""
     sides: dict[str, list[int]] = {}
     for side, ids in data.trace.ids.items():
         tokenizer = data.model.task.tokenizer if side in ("text", "source") else data.writer
@@ -136,7 +136,7 @@ def word_sides(data: TraceData) -> dict[str, list[int]]:
 
 
 def number_words(pieces: list[str]) -> list[int] | None:
-    """Which word each token belongs to; None if all are words, or nothing says where words begin."""
+    """The index of each token's word; None if all tokens are words, or if words can't be recognised."""
     wordpiece = any(piece.startswith("##") for piece in pieces)
     marked = [piece.startswith(WORD_MARKS) for piece in pieces]
     if not wordpiece and not any(marked):
@@ -187,7 +187,7 @@ def describe_tensor(data: TraceData, name: str) -> TensorInfo:
 
 
 def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
-    """Every attention by its part of the model, layer by layer, with what each head does."""
+    """Every attention by its part of the model, layer by layer, with the behaviour of each head."""
     parts: dict[str, list[AttentionInfo]] = {}
     for name in trace.attentions:
         weights = trace[f"{name}.weights"].float()
@@ -214,14 +214,14 @@ def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
 
 
 def is_causal(trace: Trace, attention: str) -> bool:
-    """Whether some tokens were masked because they come later."""
+    """Return whether some tokens were masked because they come later."""
     return bool((trace[f"{attention}.reason"] == 2).any())
 
 
 def head_statistics(weights: Tensor, same: bool = True) -> list[dict[str, float]]:
-    """What each head (H, T, S) does: the entropy of its weights in bits, and the weight that goes to the
-    first token; where queries and keys are the `same` tokens, also to the token itself and to the previous
-    one."""
+    """The statistics of each head (H, T, S): the entropy of its weights in bits, and the weight that goes to
+    the first token; where queries and keys are the `same` tokens, also to the token itself and to the
+    previous one."""
     entropy = -torch.xlogy(weights, weights).sum(-1).mean(-1) / math.log(2)  # (H,)
     diagonal = weights.diagonal(dim1=-2, dim2=-1).mean(-1)  # (H,)
     before = weights[:, 1:].diagonal(dim1=-2, dim2=-1)

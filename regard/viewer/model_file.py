@@ -60,7 +60,7 @@ def save_model(
 def model_content(
     model: Model, input: Any = None, answer: str | None = None, state: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """What such a file holds: a manifest as a pattern for those of other inputs, and the model."""
+    """The content of such a file: a manifest, as a template for other inputs, and the model."""
     check_model(model)
     session = trace_example(model) if input is None else Session(model, model.open_input(input), answer)
     program = Program(model, session.trace)
@@ -86,14 +86,14 @@ def model_content(
 
 
 def trace_example(model: Model) -> Session:
-    """A run on the example of the model's task; on its first words, if the model can't read all of them."""
+    """A run on the example of the model's task, or on its first words if it is too long for the model."""
     example = model.task.example_input()
     words = example.split() if isinstance(example, str) else []
     for count in range(len(words), 1, -1):
         try:
             return Session(model, " ".join(words[:count]))
         except UserError:
-            continue  # too long; what is wrong with the shortest one is said below
+            continue  # too long; the error of the shortest one is raised below
     return Session(model, words[0] if words else example)
 
 
@@ -128,7 +128,7 @@ def has_int8(model: Model) -> bool:
 
 
 def describe_task(model: Model, session: Session) -> dict[str, Any]:
-    """How an input becomes tokens, and tokens an answer."""
+    """Describe how an input becomes tokens, and tokens an answer."""
     task, trace = model.task, session.trace
     follows = task.config.name == "fill" and "label" in trace.tokens  # whether a text follows another
     name = {"converse": "write"}.get(task.config.name, task.config.name)  # in a chat template
@@ -160,8 +160,8 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
 
 
 def pack_weights(weights: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Weights as base64: float32, or eight bits with a scale for each row if the model was loaded so. One
-    that has several names is there once."""
+    """Weights as base64: float32, or eight bits with a scale for each row if the model was loaded like
+    that. A weight with several names is stored once."""
     packed: dict[str, dict[str, Any]] = {}
     names: dict[tuple[Any, ...], str] = {}
     for name, weight in weights.items():

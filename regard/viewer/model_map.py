@@ -1,4 +1,4 @@
-"""The map of a whole model, drawn from what its run records."""
+"""The map of a whole model, drawn from the records of a run."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ FRAME_HEIGHT = 720  # pixels
 
 START = "app.js"  # the module that starts the page
 EXPORT = re.compile(r"^export (?:const|class|(?:async )?function\*?) (\w+)", re.MULTILINE)
-ENGINE = "local"  # what the names of modules begin with that run a model in the page
+ENGINE = "local"  # the prefix of modules that run a model in the page
 IMPORT = re.compile(r'^(?:import|\}) .*from "\./(\w+\.js)";', re.MULTILINE)
 
 
@@ -31,7 +31,7 @@ def modules(folder: Path, *starts: str) -> list[str]:
 def all_modules(folder: Path, engine: bool = False) -> list[str]:
     """All modules, also those that are loaded when a view is opened; the one that starts the page is last.
 
-    Those of the engine that runs a model are there only if they are asked for.
+    The engine's modules, which run a model, are included only on request.
     """
     names = [path.name for path in sorted(folder.glob("*.js")) if path.name != START]
     return modules(folder, *(name for name in names if engine or not name.startswith(ENGINE)), START)
@@ -46,7 +46,7 @@ def index(folder: Path) -> str:
 
 
 def build_html(folder: Path, content: dict[str, Any]) -> str:
-    """The page of a folder in one file, with what it is to show, and the engine if there is a model in it."""
+    """The page in one file, with its data, and with the engine if it contains a model."""
     script = bundle_modules(folder, all_modules(folder, engine="model" in content))
     style = (folder / "page.css").read_text(encoding="utf-8")
     hashes = [csp_hash(text) for text in (script, style)]
@@ -89,7 +89,7 @@ def csp_hash(text: str) -> str:
 
 
 def frame_html(page: str) -> str:
-    """A page as a sandboxed frame of another, in ASCII: whatever the encoding of that one is taken for."""
+    """A page as a sandboxed frame of another, in ASCII, so that the outer page may have any encoding."""
     escaped = html.escape(page, quote=False).replace("'", "&#39;")
     inside = escaped.encode("ascii", "xmlcharrefreplace").decode()
     return (

@@ -1,7 +1,7 @@
 """A model as a program of its own operations, which the engine of a saved page runs on any input.
 
-A trace of one input shows which of the described operations made which value. Their order, and the rows that
-each value has on other inputs, follow from the operations alone: no model class is known here.
+A trace of one input shows the operation of each value. The order of operations, and the rows of each value on
+other inputs, follow from the operations alone: this module knows no model classes.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class Program:
         return {"does": "look up", "W": table, "side": op["side"], "by": "position"}
 
     def _computable(self) -> list[str]:
-        """The names of all values that follow from what is known."""
+        """The names of all values that can be computed from the known ones."""
         names = {name: operands(op) for name, op in self.ops.items() if "global" not in op}
         known = names.keys() | self.weights.keys()
         while missing := [name for name, needs in names.items() if not needs <= known]:
@@ -81,9 +81,9 @@ class Program:
         )
 
     def rows(self, name: str) -> Rows:
-        """The rows of a value: the side of its tokens, or how many."""
+        """The rows of a value: the side of its tokens, or their number."""
         if name not in self.sides:
-            self.sides[name] = own_side(self.trace, name)  # of a loop, while it is asked for again
+            self.sides[name] = own_side(self.trace, name)  # in a loop, while it is requested again
             self.sides[name] = self._rows(name, self.ops[name])
         return self.sides[name]
 
@@ -119,7 +119,7 @@ class Program:
         return [x for x in ordered_operands(self.ops[name]) if not x.startswith("@")]
 
     def _needs_in_row(self, name: str, group: list[str]) -> list[str]:
-        """What a value of a loop needs of the same row."""
+        """The values of the same row that a value of a loop needs."""
         return [] if self.ops[name]["does"] == "before" else [x for x in self._needs(name) if x in group]
 
     def _step(self, name: str) -> Step:
@@ -133,7 +133,7 @@ class Program:
         return self.ops[name] | about
 
     def _has_plain_mask(self, name: str) -> bool:
-        """Whether a mask follows from the places of queries and keys alone, as hard attention's does not."""
+        """Return whether a mask follows from the places of queries and keys alone, as usual."""
         op, mask = self.ops[name], self.trace[name]
         if op["does"] != "mask":
             return True
@@ -145,7 +145,7 @@ class Program:
 
 
 def describe_mask(attention: Any) -> Op:
-    """What an attention masks besides padding."""
+    """Describe the mask of an attention, besides padding."""
     op: Op = {"causal": bool(getattr(attention, "causal", False))}
     if getattr(attention, "window", None) is not None:
         op |= {"window": attention.window, "globals": attention.globals}
@@ -163,7 +163,7 @@ def own_side(trace: Trace, name: str) -> str:
 
 
 def ordered_operands(op: Op) -> list[str]:
-    """The names that go into a value, those that say how many rows it has first."""
+    """The operands of a value; the ones that define its number of rows come first."""
     names: Any = next((op[key] for key in ("x", "q", "w", "terms", "of") if key in op), [])
     flat = [names] if isinstance(names, str) else [n[0] if isinstance(n, list) else n for n in names]
     first = [name for name in flat if isinstance(name, str)]
@@ -171,7 +171,7 @@ def ordered_operands(op: Op) -> list[str]:
 
 
 def strong_components(names: list[str], needs: Callable[[str], list[str]]) -> list[list[str]]:
-    """Groups of names that need each other, each after what it needs: Tarjan 1972."""
+    """Groups of names that depend on each other, each after its dependencies: Tarjan 1972."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -96,7 +96,7 @@ JAVASCRIPT_WORDS = "|".join(
 
 
 def find(known: dict[str, Any], part: dict[str, Any] | None, name: str) -> str:
-    """The name of a part of a tokenizer.json that is one of those known."""
+    """The name of a known part of a tokenizer.json."""
     for key, one in known.items():
         if fits(one, part):
             return key

@@ -18,9 +18,9 @@ from regard.viewer.trace_data import TraceData
 class Session(TraceData):
     """A run that the page can ask for by its id."""
 
-    state: dict[str, str] | None = None  # what the page in one file opens with
-    tour: Tour | None = None  # that somebody wrote for this model
-    key: tuple[Any, ...] | None = None  # what the page asked for: model, input, answer and layers
+    state: dict[str, str] | None = None  # the view that the page in one file opens with
+    tour: Tour | None = None  # written for this model
+    key: tuple[Any, ...] | None = None  # the request of the page: model, input, answer and layers
     base: str | None = None  # the id of the session without the changes of What if, if this one has some
 
     @cached_property
@@ -38,7 +38,7 @@ class Session(TraceData):
         return describe_progress(self.model)
 
     def data(self, state: dict[str, str] | None = None) -> dict[str, Any]:
-        """What the page in one file contains."""
+        """The content of the page in one file."""
         return page_data(self, self.manifest, state or self.state or {})
 
     def html(self, state: dict[str, str] | None = None) -> str:
@@ -57,7 +57,7 @@ class Session(TraceData):
 def page(model: Model, input: Any, answer: str | None = None, **state: Any) -> Session:
     """The page of a model's run, which a notebook displays and `save` writes to one file.
 
-    `state` is what the page's address holds: view="next", layer=2, head=1.
+    `state` is the state in the page's address: view="next", layer=2, head=1.
     """
     session = Session(model, model.open_input(input), answer)
     session.state = {name: str(value) for name, value in state.items()}

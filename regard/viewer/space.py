@@ -166,7 +166,7 @@ class Space:
         return {"of": describe(terms), "found": describe(vectors.near(rows, signs, k, distance))}
 
     def pack_for_file(self, limit: int = IN_FILE) -> dict[str, Any]:
-        """What a page saved as one file holds, in at most `limit` bytes: the map of all tokens, the
+        """The content of a page saved as one file, in at most `limit` bytes: the map of all tokens, the
         neighbours of the run's own, and the maps of the run."""
         maps: dict[str, Any] = {}
         near: dict[str, Any] = {}

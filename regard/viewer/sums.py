@@ -1,4 +1,4 @@
-"""How each number of a trace was computed, as the model and its task describe it."""
+"""The computation of each number of a trace, as the model and its task describe it."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from regard.describe.values import Description, operands
 from regard.runs.model import Model
 from regard.tracing import Trace
 
-EXTRA_TEXTS = {  # what is no part of the computation
+EXTRA_TEXTS = {  # not part of the computation
     "pixels": Text("Picture", "The picture as it was given, channel by channel."),
     "rollout": Text(
         "Rollout",
@@ -24,15 +24,15 @@ def weights(model: Model) -> dict[str, Tensor]:
 
 
 def describe_run(model: Model, trace: Trace) -> Description:
-    """What the model and its task compute."""
+    """Describe the computation of the model and its task."""
     description = Description().of(model.model)
     model.task.describe(description, model.model, trace["logits"].ndim if "logits" in trace else 1)
     return description
 
 
 def describe_trace(model: Model, trace: Trace) -> tuple[dict[str, Op], dict[str, Text]]:
-    """The operation that made each tensor of a trace, by name, where all of its operands are at hand; and
-    what people read of every tensor."""
+    """The operation of each tensor of a trace, by name, if all of its operands are available; and the text
+    about every tensor."""
     description = describe_run(model, trace)
     known = description.weights.keys() | set(trace)
     values = [value for value in reversed(description.values) if value.name in trace]  # the first come last
@@ -51,7 +51,7 @@ def describe_trace(model: Model, trace: Trace) -> tuple[dict[str, Op], dict[str,
 
 
 def has_rows(op: Op, name: str, trace: Trace) -> bool:
-    """Whether a value has as many rows as its operation makes: a table of positions may be interpolated, and
-    the keys of former steps are not computed again. Fewer rows are those of the first tokens."""
+    """Return whether a value has all rows of its operation: a table of positions may be interpolated, and
+    the keys of former steps are not computed again. Fewer rows belong to the first tokens."""
     rows = len(trace[name]) if trace[name].ndim < 3 else trace[name].shape[1]
     return op.get("rows", rows) == rows and ("share" not in op or trace[op["x"]].shape[-2] >= rows)

@@ -1,4 +1,4 @@
-"""Answers token by token, with what the model read: so that each token can be traced as it was computed."""
+"""Answers token by token, with the model's input, so that each token can be traced as it was computed."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,10 +12,11 @@ Event = dict[str, Any]  # as JSON
 
 
 def talk(model: Model, turns: Sequence[str]) -> Iterator[Event]:
-    """The answer to the last of these turns, which the user and the model took in turn.
+    """The answer to the last of these turns, which alternate between the user and the model.
 
-    First what the model reads, `ids` of a text or of a `source`; then the `id`, `token` and new `text` of
-    each token; at the end the rest of the text. Where a model does not write token by token, only a text.
+    First the model's input, `ids` of a text or of a `source`; then the `id`, `token` and new `text` of
+    each token; at the end the rest of the text. A model that does not write token by token yields only a
+    text.
     """
     task = model.task
     question = task.conversation(turns) if task.converses else turns[-1]

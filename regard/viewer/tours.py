@@ -1,4 +1,4 @@
-"""Guided tours of the page that somebody wrote: a TOML file with an address and a sentence for each step.
+"""Guided tours of the page from the user: a TOML file with an address and a sentence for each step.
 
 title = "What a mask does"
 
@@ -39,7 +39,7 @@ def read_tour(path: str | Path) -> Tour:
 def read_step(path: str | Path, number: int, step: object) -> tuple[str, str]:
     if not isinstance(step, dict) or not all(isinstance(step.get(key), str) for key in ("address", "words")):
         raise UserError(f"{path}: step {number}: give an address and words, both in quotes")
-    address = str(step["address"]).rpartition("#")[2]  # a whole link does as well
+    address = str(step["address"]).rpartition("#")[2]  # a whole link is also accepted
     if "view" not in parse_qs(address):
         raise UserError(f"{path}: step {number}: its address names no view; copy what follows # on the page")
     return address, step["words"]

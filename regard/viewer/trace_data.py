@@ -1,4 +1,4 @@
-"""What the page shows of a model's run on an input: tensors, words, views and the log of its training.
+"""The data of a model's run on an input for the page: tensors, words, views and the log of its training.
 
 Shapes: T tokens.
 """
@@ -31,18 +31,18 @@ MAX_SCORES = 2**26  # attention weights of a run; the scores need twice as many 
 
 
 class Outputs(TypedDict):
-    """What the logits stand for: the next token, the token at this place, or classes."""
+    """The meaning of the logits: the next token, the token at this place, or classes."""
 
     kind: Literal["next", "fill", "classes"]
     rows: str | None
     goes_on: NotRequired[bool]  # the model continues its input
     lens: NotRequired[bool]
-    parts: NotRequired[bool]  # the logits can be split into what each part adds
+    parts: NotRequired[bool]  # the logits can be split into the parts' contributions
     unsplit: NotRequired[str | None]  # why not
 
 
 class TraceData:
-    """A model's run on an input. Without `layers`, all are traced, or of a long input only the last one.
+    """A model's run on an input. Without `layers`, all are traced, or only the last one if the input is long.
 
     `computed` is a trace of this input, if there is one.
     """
@@ -68,7 +68,7 @@ class TraceData:
 
     @property
     def is_long(self) -> bool:
-        """Whether all attention weights of all layers would be too many."""
+        """Return whether all attention weights of all layers would be too many."""
         ids = is_ids(self.input)
         if not (isinstance(self.input, str) or ids) or self.model.task.tokenizer is None:
             return False
@@ -78,7 +78,7 @@ class TraceData:
 
     @property
     def exact(self) -> bool:
-        """Whether the input was given as token ids, and not as a text."""
+        """Return whether the input was given as token ids, and not as a text."""
         return is_ids(self.input[0] if isinstance(self.input, tuple) else self.input)
 
     @property
@@ -149,8 +149,8 @@ class TraceData:
 
     @cached_property
     def rollout(self) -> Tensor | None:
-        """Attention rollout (T, T): how much of each token reaches each other through all layers and the
-        residual connections, Abnar & Zuidema 2020."""
+        """Attention rollout (T, T): the share of each token that reaches each other one through all layers
+        and the residual connections, Abnar & Zuidema 2020."""
         names = [name for name in self.trace if name.endswith("attn.weights")]
         if "grid" not in self.trace.about or not names or "text" not in self.trace.tokens:
             return None
@@ -189,13 +189,13 @@ class TraceData:
     # Views
 
     def side(self, name: str) -> str:
-        """Whose tokens the rows of a tensor belong to."""
+        """The side whose tokens are the rows of a tensor."""
         if "text" in self.trace.tokens:
             return "text"
         return "source" if name.startswith("encoder.") else "target"
 
     def outputs(self) -> Outputs | None:
-        """What the logits stand for, if the page can show them."""
+        """The meaning of the logits, if the page can show them."""
         if "probabilities" not in self.trace or self.model.task.predicts == "place":
             return None
         logits = self.trace["logits"]
@@ -215,14 +215,14 @@ class TraceData:
 
     @property
     def default_row(self) -> int:
-        """The row of the logits that is shown first, as in the page's `usualToken`: the last of a text, that
-        of an answer's last word, or a blank."""
+        """The row of the logits that is shown first, as in the page's `usualToken`: the last of a text, the
+        last word of an answer, or a blank."""
         tokens, outputs = self.trace.tokens, self.outputs()
         assert outputs is not None
         side = outputs["rows"] or "text"
         words = tokens[side]
         if side == "target":
-            return max(0, len(words) - 2)  # the end says little
+            return max(0, len(words) - 2)  # the end token is not informative
         if outputs["kind"] == "next":
             return len(self.trace["logits"]) - 1
         return words.index("[MASK]") if "[MASK]" in words else 0
@@ -238,13 +238,13 @@ class TraceData:
 
     @property
     def has_lens(self) -> bool:
-        """Whether the output projection can be applied to every layer."""
+        """Return whether the output projection can be applied to every layer."""
         if "label" in self.trace.tokens or "logits" not in self.trace or self.trace["logits"].ndim != 2:
             return False
         return output_head(self.model.model) is not None and bool(layers(self.trace))
 
     def lens(self, row: int) -> dict[str, Any]:
-        """What each layer would predict at a row; `final` is what the model predicts."""
+        """The prediction of each layer at a row; `final` is the model's."""
         if not self.has_lens:
             raise UserError("the layers of this model can't be turned into words")
         if not 0 <= row < len(self.trace["logits"]):
@@ -257,7 +257,7 @@ class TraceData:
 
     @cached_property
     def unsplit(self) -> str | None:
-        """Why the logits are no sum of what the parts of the model add; None if they are."""
+        """The reason why the logits can't be split into the parts' contributions; None if they can."""
         try:
             list_parts(self.sums)
         except UserError as error:
@@ -270,7 +270,7 @@ class TraceData:
         return describe_trace(self.model, self.trace)[0]
 
     def attribution(self, row: int, token: int | None) -> Attribution:
-        """What each part adds to the logit of a token, by default the most likely one, at a row."""
+        """The contribution of each part to the logit of a token, by default the most likely one, at a row."""
         logits = np.atleast_2d(self.trace["logits"].float().cpu().numpy())
         if not 0 <= row < len(logits):
             raise UserError(f"row={row}: there are 0 to {len(logits) - 1}")

@@ -1,4 +1,4 @@
-"""The search for an answer: the candidates of every step of beam search, and what each attended to.
+"""The search for an answer: the candidates of every step of beam search, and their attention.
 
 Shapes: K beams, V vocabulary, H heads, S source tokens, N steps.
 """
@@ -65,7 +65,7 @@ def path(trace: Trace, writer: Any) -> Tree:
 
 
 def searches(model: Model) -> bool:
-    """Whether the model writes answers to sources, so that beam search applies."""
+    """Return whether the model writes answers to sources, so that beam search applies."""
     return model.task.has_source
 
 

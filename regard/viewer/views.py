@@ -1,4 +1,4 @@
-"""Views of a model's run: what `look` draws, from a model and an input to numbers with their words.
+"""Views of a model's run: the figures of `look`, made from a model and an input.
 
 Shapes: L layers, H heads, T queries, S keys, D width; an image has R rows and C columns of regions.
 """
@@ -37,7 +37,7 @@ View = Matrix | Arcs | Atlas | Maps | Curves | Points | Diagram
 
 @dataclass(frozen=True)
 class Choice:
-    """What to draw of a model's run."""
+    """The choices of a view."""
 
     layer: int | None = None  # default: the last
     head: int | None = None  # default: the mean of all; in `heads`, the first
@@ -50,7 +50,7 @@ Views = dict[str, tuple[Callable[[Model, Any, Choice], View], tuple[str, ...]]]
 
 
 def view(model: Model, input: Any, name: str | None = None, choice: Choice | None = None) -> View:
-    """The view of this name, or the model's first, of a text or an image."""
+    """The view with this name, or the model's first, of a text or an image."""
     known, choice = views(model), choice or Choice()
     has_layers = len(getattr(inner(model.model), "blocks", "?")) > 0  # vectors of words have none
     has_first = bool(attentions(model)) or "gates" in known or not has_layers
@@ -165,7 +165,7 @@ def embeddings(model: Model, text: str, choice: Choice) -> Points:
 
 
 def gates(model: Model, text: str, choice: Choice) -> Matrix:
-    """How open the gates of a recurrent layer are at each token, on average over its units."""
+    """The gates of a recurrent layer at each token, averaged over its units."""
     run, depth = trace(model, text), inner(model.model).rnn.num_layers
     layer = depth - 1 if choice.layer is None else choice.layer
     if not 0 <= layer < depth:
@@ -351,7 +351,7 @@ def position_views(table: np.ndarray) -> Views:
 
 @torch.inference_mode()
 def position_table(model: Model) -> np.ndarray | None:
-    """The vectors (T, D) that positions add, or None; of an encoder-decoder, those of the encoder."""
+    """The vectors (T, D) that positions add, or None; in an encoder-decoder, the encoder's."""
     names = dict(trace_names(model.model))
     encoding = names.get("encoder.positions", names.get("positions"))
     table = encoding.vectors() if isinstance(encoding, Positions) else grid_table(inner(model.model))

@@ -41,7 +41,7 @@ NO_ANSWER = "this model's answer is not a distribution over words or classes, so
 
 
 class Run(Protocol):
-    """What is needed of a run: the page's `Session`."""
+    """The interface of a run: the page's `Session`."""
 
     model: Model
     input: Any
@@ -57,7 +57,7 @@ class Run(Protocol):
 
 
 class RowEdits:
-    """Edits rows of a tensor (..., T, S). While a decoder generates, calls go on with the next rows."""
+    """Edits rows of a tensor (..., T, S). While a decoder generates, calls continue with the next rows."""
 
     def __init__(self) -> None:
         self.edits: list[tuple[int | None, Callable[[Tensor], None]]] = []
@@ -138,7 +138,7 @@ class WhatIf:
 
     def changed(self, changes: Sequence[dict[str, Any]], row: int | None = None) -> dict[str, Any]:
         """The answer before and after: the KL divergence at every row of the logits, and the most probable
-        tokens at one row, by default that which changes most."""
+        tokens at one row, by default the one that changes most."""
         plan = Plan(self, changes)
         with evaluating(self.model.model), torch.no_grad():
             with plan.applied():
@@ -159,7 +159,7 @@ class WhatIf:
         }
 
     def _problem(self, changes: Sequence[dict[str, Any]]) -> str | None:
-        """What is wrong with changes."""
+        """The problem with these changes, if there is one."""
         try:
             with evaluating(self.model.model), torch.no_grad(), Plan(self, changes).applied():
                 self._logits()
@@ -168,7 +168,7 @@ class WhatIf:
         return None
 
     def check(self, changes: Sequence[dict[str, Any] | str]) -> tuple[list[dict[str, Any]], list[str | None]]:
-        """The changes that are possible, and what is wrong with each one; a text is a known problem."""
+        """Return the possible changes, and the problem of each one; a text is a known problem."""
         parsed = [one for one in changes if not isinstance(one, str)]
         if len(parsed) == len(changes) and self._problem(parsed) is None:
             return parsed, [None] * len(parsed)
@@ -179,18 +179,18 @@ class WhatIf:
     def changed_if_valid(
         self, changes: Sequence[dict[str, Any] | str], row: int | None = None
     ) -> dict[str, Any]:
-        """The same with the changes that are possible; `problems` says what is wrong with each other one."""
+        """`changed` with the possible changes; `problems` has the errors of the others."""
         valid, problems = self.check(changes)
         return self.changed(valid, row) | {"problems": problems}
 
     def trace_changed(self, changes: Sequence[dict[str, Any] | str], layers: list[int] | None) -> Trace:
-        """The whole trace of the run with the changes that are possible."""
+        """The whole trace of the run with the possible changes."""
         plan = Plan(self, self.check(changes)[0])
         with plan.applied():
             return trace_input(self.model, self.shown.full_input, layers)
 
     def each_effect(self) -> Iterator[dict[str, Any]]:
-        """Head after head, how much the answer changes without it."""
+        """Yield for each head how much the answer changes without it."""
         return (asdict(effect) for effect in measure_heads(self.model, self.shown.full_input))
 
     def ranked(self) -> list[dict[str, Any]]:
@@ -212,7 +212,7 @@ class Plan:
 
     @property
     def writes(self) -> bool:
-        """Whether the model can generate its own answer: not with a decoder's part of another answer."""
+        """Return whether the model can generate its own answer: not with a part of another one's decoder."""
         taken = (self.changes[i]["part"] for i in self.taken)
         return not any(self.of.shown.side(part) == "target" for part in taken)
 
@@ -220,7 +220,7 @@ class Plan:
         """The output of a part on another input."""
         part, other, shown = one.get("part"), one.get("input"), self.of.shown
         if part not in self.of.patchable:
-            raise UserError(f"{str(part)[:100]}: no part whose output can come from another input")
+            raise UserError(f"{str(part)[:100]}: not a part whose output can come from another input")
         if other is None:
             raise UserError("input: give the other input")
         tensor = self.of.trace_other(other, str(part))
@@ -241,7 +241,7 @@ class Plan:
         for i, one in enumerate(self.changes):
             kind, part = one.get("kind"), str(one.get("part"))
             if kind in ("silence", "weights") and part not in known:
-                raise UserError(f"{part[:100]}: no attention of this model")
+                raise UserError(f"{part[:100]}: not an attention of this model")
             if kind == "silence":
                 silence.setdefault(part, []).append(number(one, "head"))
             elif kind == "weights":
@@ -319,7 +319,7 @@ def top_tokens(shown: Run, before: Tensor, after: Tensor) -> list[dict[str, Any]
 
 
 def compare_runs(one: Run, other: Run, row: int | None, other_row: int | None) -> dict[str, Any]:
-    """What two runs predict at a row of each: by default at the answer, or where it begins."""
+    """The predictions of two runs at a row of each: by default at the answer, or at its beginning."""
     if one.outputs() is None or other.outputs() is None:
         raise UserError(NO_ANSWER)
     known = [s.trace.tokens.get("label") or s.writer.digest for s in (one, other)]

@@ -13,8 +13,8 @@ from regard.describe import images
 
 
 class SamePadConv2d(nn.Conv2d):
-    """A convolution whose result is as large as what it reads, over the stride; an odd pixel of padding goes
-    to the right and below, as TensorFlow has it."""
+    """A convolution whose output is as large as its input, divided by the stride; an odd pixel of padding
+    goes to the right and below, as in TensorFlow."""
 
     def forward(self, x: Tensor) -> Tensor:
         (k, *_), (s, *_) = self.kernel_size, self.stride
@@ -26,7 +26,8 @@ class SamePadConv2d(nn.Conv2d):
 class ConvNet(nn.Module):
     """x + W₂ relu(norm(W₁ relu(norm(x)))), He et al. 2016, `depth` times at every size, halved by strides.
 
-    Norms are of a whole picture, Wu & He 2018: those of a batch would make its rows depend on each other.
+    Norms are over a whole picture, Wu & He 2018: batch norms would make the rows of a batch depend on each
+    other.
     """
 
     def __init__(self, channels: int, dim: int, halvings: int, depth: int):
@@ -50,7 +51,7 @@ class ConvNet(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Wide inside, where each channel is on its own: Sandler et al. 2018, without squeezing."""
+    """Widen, convolve each channel by itself, narrow again: Sandler et al. 2018, without squeezing."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, widen: int):
         super().__init__()
@@ -78,8 +79,8 @@ LITE0 = [  # repeats, kernel, stride, widening, channels
 
 
 class EfficientNet(nn.Module):
-    """EfficientNet-lite0, Tan & Le 2019, a region for every 32 pixels each way. Its norms of batches are part
-    of the convolutions: what they had learnt no longer changes."""
+    """EfficientNet-lite0, Tan & Le 2019, a region for every 32 pixels each way. Its batch norms are merged
+    into the convolutions, so their statistics no longer change."""
 
     stride, width = 32, 1280
 

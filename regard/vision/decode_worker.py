@@ -23,7 +23,7 @@ class SharedPixels:
         self.file, self.map = file, np.zeros(0, np.uint8)
 
     def reserve(self, count: int, shape: Shape) -> None:
-        """Make the file large enough for so many images."""
+        """Make the file large enough for `count` images."""
         if (size := count * int(np.prod(shape))) > os.fstat(self.file).st_size:
             os.ftruncate(self.file, size)
 

@@ -28,10 +28,10 @@ BLOCK = 2**26  # bytes of a large image that Pillow allocates at once
 WEB = ("PNG", "JPEG", "WEBP")  # formats that clients may send
 # Formats that Pillow only recognises, or hands to other programs.
 NOT_READ = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
-HEAD = 2**16  # bytes of a file by which it is recognised
+HEAD = 2**16  # first bytes of a file, by which its format is recognised
 GREY = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}  # Pillow's modes without colour
 
-# malloc gives blocks of more than 32 MiB back to the system at once. Of smaller ones, such as Pillow's usual
+# malloc gives blocks of more than 32 MiB back to the system at once. Of smaller ones, as Pillow's usual
 # 16 MiB, it keeps some for each thread that has decoded an image.
 Image.core.set_block_size(BLOCK)
 
@@ -51,11 +51,11 @@ class ImageSource:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The formats that it may have: a file of the user's, any that Pillow reads."""
+        """The formats that it may have; a user's own file may have any that Pillow reads."""
         return readable_formats()
 
     def key(self) -> bytes:
-        """Return a digest of the size and the first bytes, which are hardly ever those of another image."""
+        """Return a digest of the size and the first bytes, which hardly any other image has."""
         with open(self.path, "rb") as file:
             size = self.length if self.length >= 0 else os.fstat(file.fileno()).st_size
             if self.unpacked >= 0:
@@ -66,7 +66,7 @@ class ImageSource:
             return hashlib.sha256(str(size).encode() + head).digest()
 
     def open(self) -> str | io.BytesIO:
-        """Return what Pillow opens: the path of a whole file, so that it reads no more than it needs."""
+        """Return what Pillow opens; for a whole file its path, so that Pillow reads no more than it needs."""
         if self.length < 0:
             return self.path
         if self.unpacked >= 0:
@@ -99,7 +99,7 @@ class FileBytes(ImageSource):
 
 
 def encode_image(image: Image.Image) -> bytes:
-    """Return an image as the bytes of a file without loss, upright as `resize_image` would make it."""
+    """Encode an image losslessly, upright as `resize_image` would make it."""
     file = io.BytesIO()
     mode_of_png = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
     upright = ImageOps.exif_transpose(image)
@@ -177,7 +177,7 @@ def damaged_image(source: ImageSource, error: Exception) -> UserError:
 def decode_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Decode an image to uint8 (C, H, W): resized until its shorter side fits, then cropped in the middle.
 
-    `max_pixels` limits what is decoded, which can be less than what a JPEG has in its file.
+    `max_pixels` limits the pixels that are decoded; a JPEG's file may have more.
     """
     C, H, W = shape
     try:
@@ -186,7 +186,7 @@ def decode_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS
             check_pixels(source, image, max_pixels)
             image.load()
             return resize_image(image, shape)
-    except Exception as error:  # whatever Pillow raises, this image is the cause
+    except Exception as error:  # any error that Pillow raises is caused by this image
         raise damaged_image(source, error) from None
 
 

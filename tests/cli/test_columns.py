@@ -126,7 +126,7 @@ def test_data_that_are_trained_on_and_evaluated_on(
         (write_table(tmp_path / "b.csv", "n,q1,q2"), False),
     ):
         words = ("train", "classify", table, "--valid", valid, "--text", 2, "--label", 3, "--dry-run")
-        assert (f"{valid} is trained on, too" in stdout_of(capsys, *words)) == is_told
+        assert (f"{valid} is also trained on" in stdout_of(capsys, *words)) == is_told
 
 
 def test_a_text_is_not_its_own_label(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ def test_spans(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"answer": 5}, 'the answer "5" is no text'),
+        ({"answer": 5}, 'the answer "5" is not text'),
         ({"question": None}, "an empty question"),
         ({"context": "\n"}, "an empty context"),
         ({"answer": ""}, "an empty answer"),

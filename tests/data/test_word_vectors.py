@@ -78,7 +78,7 @@ def test_odd_words_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 TOO_WIDE = b"a" + b" 1" * (word_vectors.MAX_DIM + 1)
 DAMAGED = {
-    "short.txt": (b"a 1 2\nb 1\n", ["short.txt:2", "1 numbers", "2 in other"]),
+    "short.txt": (b"a 1 2\nb 1\n", ["short.txt:2", "1 numbers", "2 elsewhere"]),
     "letters.txt": (b"a 1 2\nb 1 x2\n", ["letters.txt:2", "'x2'", "not a number"]),
     "nan.txt": (b"2 2\na 1 nan\nb 1 2\n", ["nan.txt:2", "nan"]),
     "large.txt": (b"a 1 2\nb 1 1e39\n", ["large.txt:2", "1e39"]),

@@ -338,7 +338,7 @@ def test_others_have_nothing_to_search_in(tmp_path: Path, capsys: pytest.Capture
     assert left.value.code == 2
     said = capsys.readouterr().err.strip()
     assert "--in" in said.splitlines()[-1]
-    user_error(lambda: load(tmp_path / "c").embed(["a"]), "no vectors")
+    user_error(lambda: load(tmp_path / "c").embed(["a"]), "does not embed texts")
     user_error(lambda: load(tmp_path / "c").ask("a", within=data), "within is not an option")
 
 

@@ -281,7 +281,7 @@ def test_answers_end_with_a_turn(tmp_path, monkeypatch):
     assert set(ends[0]) == {0, 2}
     monkeypatch.undo()
     monkeypatch.setattr(model.task, "template", Template("{# nothing #}", where="w"))
-    user_error(lambda: model.ask("Hi"), "w", "makes nothing")
+    user_error(lambda: model.ask("Hi"), "w", "writes no text")
     monkeypatch.undo()
     read = []
     prompt = model.task.prompt

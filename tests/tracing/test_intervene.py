@@ -272,7 +272,7 @@ def test_mistakes() -> None:
     model = reader("write", "gpt")
     for values, message in (
         ({"values": {"blocks.0.outputs": torch.ones(1)}}, r"did you mean blocks\.0\.output"),
-        ({"silence": {"blocks.0.att": [0]}}, r"no attention .* did you mean blocks\.0\.attn"),
+        ({"silence": {"blocks.0.att": [0]}}, r"is not an attention .* did you mean blocks\.0\.attn"),
     ):
         with pytest.raises(UserError, match=message), change(model, **values):
             pass

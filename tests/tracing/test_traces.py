@@ -35,7 +35,7 @@ def test_files_that_are_no_traces(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.safetensors: no such file"):
         Trace.load(path)
     save_file({"x": torch.ones(3)}, path)
-    with pytest.raises(UserError, match=r"a\.safetensors: no trace; regard look MODEL INPUT --save"):
+    with pytest.raises(UserError, match=r"a\.safetensors: not a trace; regard look MODEL INPUT --save"):
         Trace.load(path)
     path.write_bytes(b"no such thing")
     with pytest.raises(UserError, match=r"a\.safetensors: damaged or not safetensors"):
@@ -48,7 +48,7 @@ def test_only_a_trace_is_replaced(tmp_path: Path) -> None:
     for content in ({"x": torch.ones(3)}, None):
         path.write_bytes(b"cut") if content is None else save_file(content, path)
         there = path.read_bytes()
-        with pytest.raises(UserError, match=r"model\.safetensors exists and is no trace"):
+        with pytest.raises(UserError, match=r"model\.safetensors exists and is not a trace"):
             one.save(path)
         assert path.read_bytes() == there
     path.unlink()

@@ -69,7 +69,7 @@ def test_every_token_can_be_traced_as_it_was_computed(talker):
 
 def test_token_ids_are_checked(talker):
     for ids in ([10**6], [-1]):
-        with pytest.raises(UserError, match="no token id"):
+        with pytest.raises(UserError, match="is not a token id"):
             trace(talker, ids)
     with pytest.raises(UserError, match="models that write"):
         trace(reader("fill", "bert"), [1, 2])
@@ -97,7 +97,7 @@ def test_talk_by_http(talker):
         for turns in ([], "x", [1], None):
             server.check_error(400, "turns", "/api/talk", {"turns": turns})
         server.check_error(400, "ids", "/api/trace", {"ids": ["x"]})
-        server.check_error(400, "no token id", "/api/trace", {"ids": [10**6]})
+        server.check_error(400, "is not a token id", "/api/trace", {"ids": [10**6]})
         data = server.ask("/api/effects", trace=manifest["id"], stream=1)[2]
         streamed = [json.loads(line) for line in data.splitlines()]
         ranked = json.loads(server.ask("/api/effects", trace=manifest["id"])[2])

@@ -154,7 +154,7 @@ def test_the_ranking_is_that_of_effects():
     [
         ({"kind": "none"}, "no such change"),
         ({}, "no such change"),
-        ({"kind": "silence", "part": "blocks.9.attn", "head": 0}, "no attention of this model"),
+        ({"kind": "silence", "part": "blocks.9.attn", "head": 0}, "blocks.9.attn: not an attention"),
         ({"kind": "silence", "part": "blocks.0.attn", "head": 3}, "heads 0 to 2"),
         ({"kind": "silence", "part": "blocks.0.attn", "head": -1}, "whole number"),
         ({"kind": "silence", "part": "blocks.0.attn", "head": True}, "whole number"),
@@ -167,7 +167,7 @@ def test_the_ranking_is_that_of_effects():
             "none below",
         ),
         ({"kind": "take", "part": "blocks.0.output"}, "give the other input"),
-        ({"kind": "take", "part": "logits", "input": "the fox"}, "no part"),
+        ({"kind": "take", "part": "logits", "input": "the fox"}, "logits: not a part"),
         ({"kind": "take", "part": "blocks.0.output", "input": "the fox"}, "has 2 tokens, this one 5"),
         ({"kind": "take", "part": "blocks.0.output", "input": "the fox", "at": 3}, "tokens 0 to 1"),
     ],

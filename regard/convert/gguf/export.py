@@ -1,6 +1,6 @@
 """Export a Llama-like model as a GGUF file, for llama.cpp and the programs that are built on it.
 
-The file is written by the package gguf. It is kept only if our own reader, which is another program, finds
+The file is written by the package gguf. It is kept only if Regard's own reader, an independent program, finds
 the same tokens in it and, without quantisation, the same logits.
 """
 
@@ -27,22 +27,22 @@ from regard.files.atomic import atomic_file, is_missing
 from regard.models import GPT
 
 TYPES = {"auto": "F16", "float32": "F32", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
-EXACT = {"F32": 1e-4, "F16": 2e-2, "BF16": 0.1}  # how far logits may be off, relative to the largest
+EXACT = {"F32": 1e-4, "F16": 2e-2, "BF16": 0.1}  # tolerance of the logits, relative to the largest
 SPLITS = {"gpt2": "gpt-2", "digits": "smollm", "llama3": "llama-bpe", "qwen2": "qwen2"}  # their names
 NORMAL, UNKNOWN = 1, 2  # types of tokens
 CHECKED = 64  # tokens of each text whose logits are compared
 NO_TOKENIZER = (
-    "this model's tokenizer has no place in a GGUF file; train with --set data.tokenizer=bpe, or use --to hf"
+    "a GGUF file cannot hold this model's tokenizer; train with --set data.tokenizer=bpe, or use --to hf"
 )
 
 
 def export_gguf(path: str | Path, request: ExportRequest) -> str:
-    """Write a new file; return what its check showed."""
+    """Write a new file; return the result of its check."""
     package, path = import_extra("gguf"), Path(path)
     if path.suffix != ".gguf":
         raise UserError(f"{path}: --to gguf writes a file; name it something.gguf")
     if not is_missing(path):
-        raise UserError(f"{path} exists; choose another name, or delete it if it is no use")
+        raise UserError(f"{path} exists; choose another name, or delete it if you don't need it")
     model = request.model
     if type(model) is not GPT:
         kind = type(getattr(model, "model", model)).__name__
@@ -131,7 +131,7 @@ def write_tokenizer(writer: Any, request: ExportRequest) -> None:
 
 
 def list_pieces(vocab: dict[str, int], count: int) -> list[str]:
-    """The tokens in the order of their ids; ids without one get names that no text has."""
+    """The tokens in the order of their ids; ids without a token get names that occur in no text."""
     by_id = {id: piece for piece, id in vocab.items()}
     return [by_id.get(id, f"[unused{id}]") for id in range(count)]
 
@@ -158,7 +158,7 @@ def name_split(content: dict[str, Any]) -> str:
 
 
 def flat_steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The steps of a pre-tokenizer, without what only changes offsets."""
+    """The steps of a pre-tokenizer, without steps that only change offsets."""
     if step is None:
         return []
     if step["type"] == "Sequence":
@@ -184,7 +184,7 @@ def write_special_tokens(writer: Any, request: ExportRequest, vocab: dict[str, i
 
 
 def check_file(path: Path, request: ExportRequest) -> str:
-    """Read the file again: the same tokens, and logits as close as its precision."""
+    """Read the file again, and check the tokens and, within its precision, the logits."""
     there = read_gguf(path)
     assert request.tokenizer is not None
     here = tokenizers.Tokenizer.from_str(request.tokenizer)
@@ -202,7 +202,7 @@ def check_file(path: Path, request: ExportRequest) -> str:
 
 
 def largest_difference(model: ExportedModel, other: nn.Module, samples: Sequence[Sequence[int]]) -> float:
-    """How far apart the logits of two models are, relative to the largest."""
+    """The largest difference of two models' logits, relative to the largest logit."""
     worst = 0.0
     with torch.no_grad():
         for ids in samples[:8]:

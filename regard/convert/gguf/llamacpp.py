@@ -20,7 +20,7 @@ from regard.errors import UserError, shorten
 from regard.files.regular import regular_stat
 from regard.files.tensors import Tensors
 
-NAMES = {  # our names: theirs
+NAMES = {  # Regard's names: llama.cpp's
     "embed": "token_embd",
     "blocks.*.attn.norm": "blk.*.attn_norm",
     "blocks.*.attn.f.q": "blk.*.attn_q",
@@ -52,7 +52,7 @@ KEYS = {  # their keys, after the architecture's name: Hugging Face's
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 INTERLEAVED = ("llama", "mistral")  # rotary positions turn neighbouring dimensions
 FREQUENCIES = "rope_freqs.weight"  # divisors of the rotary frequencies
-LLAMA3 = (1.0, 4.0, 8192.0)  # how Llama 3.1 and later scale them, but for the factor
+LLAMA3 = (1.0, 4.0, 8192.0)  # the scaling of Llama 3.1 and later, except for the factor
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class GgufModel:
 
 
 def read_gguf(path: Path, small: bool = False) -> GgufModel:
-    """The model of a file; with quantised weights as `small` as they are there, or in float32."""
+    """Read the model of a file; its quantised weights stay quantised if `small`, or become float32."""
     regular_stat(path)
     with path.open("rb") as file:
         return read_model(Gguf(path, file), small)

@@ -121,7 +121,7 @@ FOUR_BITS = {"Q4_0": split_q4_0, "Q4_1": split_q4_1, "Q4_K": split_q4_k}
 
 @dataclass(frozen=True)
 class QuantType:
-    """How numbers of one type are stored."""
+    """The storage of numbers of one type."""
 
     name: str
     numbers: int  # in a block
@@ -145,7 +145,7 @@ QUANT_TYPES = {  # by their numbers in files
 
 
 def dequantize(raw: Array, kind: QuantType) -> Array:
-    """The numbers that some bytes hold."""
+    """Convert bytes to numbers."""
     blocks = raw.reshape(-1, kind.bytes)
     step = CHUNK * 256 // kind.numbers
     numbers = np.empty((len(blocks), kind.numbers), np.float32)

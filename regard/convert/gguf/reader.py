@@ -30,12 +30,12 @@ STRING, ARRAY = 8, 9
 MAX_AXES = 4
 MAX_ALIGNMENT = 2**16
 ALIGNMENT = "general.alignment"
-MIN_TENSOR, MIN_KEY = 8 + 4 + 8 + 4 + 8, 8 + 4 + 1  # the fewest bytes that describe one
+MIN_TENSOR, MIN_KEY = 8 + 4 + 8 + 4 + 8, 8 + 4 + 1  # the smallest number of bytes that describe one
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor is in the file."""
+    """The place of a tensor in the file."""
 
     shape: tuple[int, ...]
     kind: QuantType
@@ -159,7 +159,7 @@ class Gguf:
 
     def tensor(self, name: str) -> "Tensor":
         """A tensor as float32, up to eight times as large as in the file."""
-        import torch  # `regard info` reads everything else without it
+        import torch  # not needed for `regard info`
 
         entry = self.entries[name]
         numbers = self.finite(name, dequantize(self.read_raw(name), entry.kind))

@@ -49,7 +49,7 @@ def read_tokenizer(file: Gguf) -> GgufTokenizer:
         tokenizer = build_bpe(file, pieces) if kind == "gpt2" else build_sentencepiece(file, pieces, types)
     except (UserError, KeyboardInterrupt):
         raise
-    except BaseException as e:  # the library raises nothing more special, and may panic
+    except BaseException as e:  # the library raises no specific errors, and may panic
         raise UserError(f"{file.path}: tokenizer.ggml: {shorten(e)}") from None
     of_type = {
         t: [p for p, type in zip(pieces, types, strict=True) if type == t] for t in (CONTROL, USER_DEFINED)
@@ -80,7 +80,7 @@ def read_strings(file: Gguf, key: str) -> list[str]:
 
 
 def read_numbers(file: Gguf, key: str, count: int, default: float) -> list[Any]:
-    """One for each token."""
+    """Read a list with a number for each token."""
     values = file.values.get(key)
     if values is None:
         return [default] * count
@@ -129,7 +129,7 @@ def build_bpe(file: Gguf, pieces: Sequence[str]) -> tokenizers.Tokenizer:
 
 
 def byte_level_steps(pre: str) -> tuple[pre_tokenizers.PreTokenizer, normalizers.Normalizer | None]:
-    """How a text is split, and normalised before that, by a name of PRE_TOKENIZERS."""
+    """The normalisation and splitting of texts, by a name of PRE_TOKENIZERS."""
     if pre in ("llama3", "qwen2"):
         pattern = LLAMA_PATTERN if pre == "llama3" else LLAMA_PATTERN.replace("{1,3}", "")
         split = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")

@@ -65,7 +65,7 @@ def unpack(state: Tensors, c: Config) -> Tensors:
 
 
 def remove_decoder(state: Tensors, decoder: str, bias: str, c: Config) -> None:
-    """Remove the copy of the embedding that a head for masked words may come with, and rename its bias."""
+    """Remove the copy of the embedding that a head for masked words may contain, and rename its bias."""
     copy = state.pop(f"{decoder}.weight", None)
     if copy is not None and EMBEDDING in state and not torch.equal(copy, state[EMBEDDING]):
         raise UserError(
@@ -76,7 +76,7 @@ def remove_decoder(state: Tensors, decoder: str, bias: str, c: Config) -> None:
 
 
 def pack(state: Tensors, architecture: str) -> Tensors:
-    """The tensors that their class has."""
+    """The tensors of Hugging Face's class."""
     if SEGMENTS not in state:  # zeros change nothing
         state[SEGMENTS] = torch.zeros(2, state[EMBEDDING].shape[1])
     own_heads = next((heads for end, heads in HEADS_OF_CLASS.items() if architecture.endswith(end)), ())
@@ -98,7 +98,7 @@ def describe(model: Bert, target: str = "BERT", pre: bool = False) -> dict[str, 
 
 
 def describe_encoder(model: Bert, target: str, pre: bool = False) -> dict[str, Any]:
-    """The config.json of a BERT, and of what others have in common with it."""
+    """The config.json of a BERT, and the keys that related models share with it."""
     c = model.config
     acts = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
     require_settings(c, target, positions="learned", norm="layer", ffn=tuple(acts), bias=True, pre=pre)

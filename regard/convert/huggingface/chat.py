@@ -1,4 +1,4 @@
-"""Read a folder's chat template, and the special tokens that it may name."""
+"""Read a folder's chat template, and the special tokens that it may use."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ JINJA, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
 
 
 def read_chat_template(folder: Path) -> tuple[str | None, dict[str, str], Path]:
-    """The template, if there is one; the special tokens by role; and the template's file."""
+    """Return the template, if there is one, the special tokens by role, and the template's file."""
     path = folder / TOKENIZER_CONFIG
     config: dict[str, Any] = read_json(path) if path.exists() else {}
     tokens = {role: token for role, token in config.items() if role.endswith("_token")}

@@ -30,7 +30,7 @@ REQUIRED: Any = object()
 
 
 class Config:
-    """The keys of a config.json; `finish` refuses those that nobody has read and that change a result."""
+    """The keys of a config.json; `finish` refuses unread keys that change a result."""
 
     def __init__(self, values: dict[str, Any], path: Path):
         self.values, self.path, self.unread = values, path, set(values) - IGNORED
@@ -42,7 +42,7 @@ class Config:
 
     @property
     def kind(self) -> str:
-        return str(self.values.get("model_type", "bert"))  # the first folders, all BERTs, did not say
+        return str(self.values.get("model_type", "bert"))  # missing in the first folders, which are all BERTs
 
     @property
     def architecture(self) -> str:
@@ -54,7 +54,7 @@ class Config:
         return UserError(f"{self.path}: {key}={shorten(value)} is not supported; supported: {supported}")
 
     def get(self, *keys: str, default: Any = REQUIRED) -> Any:
-        """The value of the first of these keys that is there and not null."""
+        """The value of the first of these keys that exists and is not null."""
         self.unread -= set(keys)
         for key in keys:
             if self.values.get(key) is not None:
@@ -79,11 +79,11 @@ class Config:
         return value
 
     def dropout(self, *keys: str) -> Any:
-        """Our dropout; their separate one for attention weights is not read."""
+        """Regard's dropout; Hugging Face's separate one for attention weights is not read."""
         return self.number(*keys, default=0.1)
 
     def choice(self, key: str, names: dict[str, str], default: str) -> str:
-        """Our name for a value."""
+        """Regard's name for a value."""
         if (value := self.get(key, default=default)) not in list(names):
             raise self.unknown(key, value, ", ".join(names))
         return names[value]
@@ -95,11 +95,11 @@ class Config:
                 raise self.unknown(key, actual, str(value))
 
     def ignore(self, *keys: str) -> None:
-        """Do not refuse these keys, whatever their values."""
+        """Accept these keys with any values."""
         self.unread -= set(keys)
 
     def finish(self) -> None:
-        """Raise UserError for a key that nobody has read, unless it is about dropout or switched off."""
+        """Raise UserError for an unread key, unless it is about dropout or switched off."""
         for key in sorted(self.unread):
             if "drop" not in key and (value := self.values[key]) not in (None, False, "", [], {}):
                 raise UserError(

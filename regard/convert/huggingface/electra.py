@@ -34,7 +34,7 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
     c.ignore(*(key for key in c.unread if key.startswith("summary_")))  # of heads that are not supported
     settings = bert.settings(c, state)
     if any(name.startswith(GENERATOR) for name in state):
-        c.require(hidden_act="gelu")  # the generator's head has no other, whatever the layers have
+        c.require(hidden_act="gelu")  # the generator's head has no other, for any activation of the layers
     width = c.size("embedding_size", default=128)
     return settings | {"pooler": "gelu", "embed_dim": None if width == settings["dim"] else width}
 

@@ -125,7 +125,7 @@ def gpt_family(c: Any, request: ExportRequest) -> Family:
 def transformer_family(c: Any, request: ExportRequest) -> Family:
     if c.positions == "rotary":
         raise UserError(
-            "model.positions=rotary beside an encoder has no shape in transformers; train with "
+            "model.positions=rotary beside an encoder has no equivalent in transformers; train with "
             "model.positions=relative (a T5), or use --to ctranslate2 or --to onnx"
         )
     return t5.FAMILY if c.positions == "relative" else pegasus.FAMILY if c.pre else marian.FAMILY
@@ -149,7 +149,7 @@ def bert_family(c: Any, request: ExportRequest) -> Family:
 
 
 def predicts_next(family: Family, request: ExportRequest) -> bool:
-    """Whether a head for the next sentence is exported, too."""
+    """Return whether a head for the next sentence is also exported."""
     has_head = family.names.get("next") == bert.NAMES["next"]
     return request.task["name"] == "fill" and bool(request.task.get("next")) and has_head
 
@@ -164,7 +164,7 @@ FAMILIES: dict[tuple[type[nn.Module], str], Callable[[Any, ExportRequest], Famil
 
 
 def describe(family: Family, model: nn.Module, request: ExportRequest, bare: bool) -> dict[str, Any]:
-    """The content of config.json, but for the ids of special tokens; of a `bare` model, without a head."""
+    """The content of config.json, except the ids of special tokens; of a `bare` model, without a head."""
     config, task = family.describe(model), str(request.task["name"])
     if config["model_type"] == "longformer" and request.task.get("separators") == 1:
         raise UserError(
@@ -188,7 +188,7 @@ def label_names(task: dict[str, Any]) -> dict[str, Any]:
     labels = task.get("labels")
     if not labels:
         raise UserError(
-            "a model that predicts scores, not classes, has no equal in transformers; use --to onnx"
+            "a model that predicts scores, not classes, has no equivalent in transformers; use --to onnx"
         )
     return {
         "id2label": {str(i): name for i, name in enumerate(labels)},

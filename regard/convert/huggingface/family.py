@@ -1,6 +1,7 @@
 """A family of models in Hugging Face's layout: its settings, and its weights by a table of names.
 
-A table maps our names to theirs, with * for a layer's number, and without `.weight` or `.bias` at the end.
+A table maps Regard's names to Hugging Face's ("theirs"), with * for a layer's number, without `.weight` or
+`.bias` at the end.
 """
 
 import math
@@ -20,7 +21,7 @@ from regard.files.tensors import Tensors
 from regard.models import MODELS
 from regard.quantize.weights import SmallWeight
 
-ACTIVATIONS = {  # their names: ours
+ACTIVATIONS = {  # their names: Regard's
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
@@ -48,11 +49,11 @@ class Family:
     from_theirs: Callable[[str, Tensor, Any], Tensor] = unchanged  # convert a tensor, by our name and config
     to_theirs: Callable[[str, Tensor, Any], Tensor] = unchanged
     heads: tuple[str, ...] = ()  # prefixes of their names that a folder may lack
-    extra_tensors: Callable[[Any], Tensors] = lambda model: {}  # in their files, but no weights of ours
+    extra_tensors: Callable[[Any], Tensors] = lambda model: {}  # in their files, but not used by Regard
 
 
 def encoder_settings(c: Config) -> dict[str, Any]:
-    """The settings that BERT and ViT have in common."""
+    """The settings that BERT and ViT share."""
     return {
         "dim": c.size("hidden_size"),
         "depth": c.size("num_hidden_layers"),
@@ -65,7 +66,7 @@ def encoder_settings(c: Config) -> dict[str, Any]:
 
 
 def their_name(names: dict[str, str], ours: str) -> str:
-    """Their name of a tensor."""
+    """Hugging Face's name of a tensor."""
     if ours in names:
         return names[ours]
     stem, _, end = ours.rpartition(".")
@@ -152,7 +153,7 @@ def take_weights(
     config_path: Path,
     weights_path: Path,
 ) -> Tensors:
-    """Our weights, by our names; raise UserError for a tensor that is missing, misshapen or left over."""
+    """Take the weights by Regard's names; raise UserError for a missing, misshapen or unused tensor."""
     own_heads = tuple(head for head in family.heads if any(name.startswith(head) for name in state))
     weights = Tensors()
     for ours, shape in shapes.items():
@@ -166,7 +167,7 @@ def take_weights(
         t = state.pop(name)
         try:
             weights[ours] = convert_weight(family, ours, t, config)
-        except (RuntimeError, IndexError):  # of another shape, as is said below
+        except (RuntimeError, IndexError):  # of another shape: the error is raised below
             weights[ours] = t
         if weights[ours].shape != shape or not t.is_floating_point():
             actual = f"{str(t.dtype).removeprefix('torch.')} of shape {list(t.shape)}"
@@ -175,12 +176,12 @@ def take_weights(
                 f"{list(shape)}; copy the model again"
             )
     for name in state:
-        raise UserError(f"{weights_path}: {name} has no place in a {family.kind} of this {config_path.name}")
+        raise UserError(f"{weights_path}: {name} is not part of a {family.kind} of this {config_path.name}")
     return weights
 
 
 def convert_weight(family: Family, ours: str, t: Tensor, config: Any) -> Tensor:
-    """One of their tensors as ours; of a small weight, all parts have its rows."""
+    """Convert a tensor to Regard's layout; all parts of a quantised weight have its rows."""
     if isinstance(t, SmallWeight):
         return type(t)(*(family.from_theirs(ours, part, config).contiguous() for part in t.parts))
     return family.from_theirs(ours, t.float(), config).contiguous() if t.is_floating_point() else t
@@ -203,7 +204,7 @@ def remove_tied_copy(state: Tensors, copy: str, embedding: str, path: Path) -> N
 
 
 def export_weights(family: Family, model: nn.Module) -> Tensors:
-    """Our weights by their names."""
+    """The weights by Hugging Face's names."""
     weights = {
         their_name(family.names, name): family.to_theirs(name, t, model.config)
         for name, t in model.state_dict().items()
@@ -212,11 +213,11 @@ def export_weights(family: Family, model: nn.Module) -> Tensors:
 
 
 def require_settings(config: Any, target: str, **expected: Any) -> None:
-    """Raise UserError for a setting of our model that the target cannot represent; a tuple lists several
+    """Raise UserError for a setting of the model that the target cannot represent; a tuple lists several
     possible values."""
     for name, value in expected.items():
         values = value if isinstance(value, tuple) else (value,)
         if (actual := getattr(config, name)) not in values:
             possible = " or ".join(str(v).lower() for v in values if v is not None)
             fix = f"with model.{name}={possible}" if possible else "without"
-            raise UserError(f"model.{name}={shorten(actual)} has no place in {target}; train {fix}")
+            raise UserError(f"model.{name}={shorten(actual)} is not supported by {target}; train {fix}")

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from regard.files.tensors import Tensors
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-TARGET_TOKENIZER = "target_tokenizer.json"  # only in our exports for other programs
+TARGET_TOKENIZER = "target_tokenizer.json"  # only in Regard's exports for other programs
 INDEX = "model.safetensors.index.json"  # maps tensors to files, if there are several
 GENERATION = "generation_config.json"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # of PEFT
-PREPROCESSOR = "preprocessor_config.json"  # how images are prepared
+PREPROCESSOR = "preprocessor_config.json"  # the preparation of images
 
 
 def find_weights(folder: Path) -> Path:

@@ -13,7 +13,7 @@ OPTIONS = (
     *("no_repeat_ngram_size", "num_beams", "length_penalty"),
 )
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-# No effect on the text, or only on when beam search stops (ours goes on until no beam can win).
+# No effect on the text, or only on the end of beam search (Regard's continues until no beam can win).
 WITHOUT_EFFECT = {
     "transformers_version", "_from_model_config", "bos_token_id", "eos_token_id", "pad_token_id",
     "decoder_start_token_id", "use_cache", "do_sample", "max_length", "bad_words_ids", "suppress_tokens",
@@ -73,7 +73,7 @@ def check_token(id: Any, vocab: int, path: Path, key: str) -> int:
 
 
 def generation_config(options: dict[str, Any], tokens: dict[str, Any]) -> dict[str, Any]:
-    """The content of generation_config.json; their default top_k is switched off unless we set one."""
+    """The content of generation_config.json; transformers' default top_k is switched off unless it is set."""
     config: dict[str, Any] = {k: v for k, v in options.items() if k in OPTIONS or k == "suppress_tokens"}
     beams = config.get("num_beams", 1) > 1
     if config.get("temperature", 1.0) == 0 or beams:

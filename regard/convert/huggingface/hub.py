@@ -5,7 +5,7 @@ from pathlib import Path
 from regard.errors import UserError
 
 HUB = "hf:"
-PATTERNS = ("*.json", "*.jinja", "*.spm", "model*.safetensors")  # the files that we read; no pickles
+PATTERNS = ("*.json", "*.jinja", "*.spm", "model*.safetensors")  # the files that are read; no pickles
 
 
 def download(name: str) -> Path:

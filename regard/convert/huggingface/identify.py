@@ -1,4 +1,5 @@
-"""What a model in Hugging Face's layout is for, by its settings and the names of its tensors. No torch."""
+"""Identify the task of a model in Hugging Face's layout, by its settings and tensors' names. Needs no
+torch."""
 
 from collections.abc import Collection
 from typing import Any
@@ -17,7 +18,7 @@ TRANSLATORS = ("marian", "pegasus", "t5")
 
 
 def identify_task(config: dict[str, Any], names: Collection[str], restores: bool) -> str:
-    """The task that loading such a folder gives it; `restores` if its tokenizer has tokens for gaps."""
+    """The task that such a folder is loaded for; `restores` if its tokenizer has tokens for gaps."""
     kind, classes = config.get("model_type", "bert"), config.get("architectures") or [""]
     if kind in WRITERS:
         return "write"

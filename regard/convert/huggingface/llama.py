@@ -59,7 +59,7 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
 
 
 def rotary_settings(c: Config) -> dict[str, Any]:
-    """Of rotary positions, by their old names or the new ones."""
+    """The settings of rotary positions, by their old or new names."""
     rope = c.get("rope_parameters", "rope_scaling", default={})
     if not isinstance(rope, dict):
         raise c.unknown("rope_parameters", rope, "an object with rope_type")
@@ -128,7 +128,7 @@ def describe(model: GPT) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6 if c.eps is None else c.eps,
         "rope_parameters": rope,
-        "rope_theta": c.base,  # as older readers look for it
+        "rope_theta": c.base,  # for older readers
         "tie_word_embeddings": c.tied,
         "attention_dropout": c.dropout,
     }

@@ -58,7 +58,7 @@ FAMILIES: dict[str, Family] = {  # by model_type
     "vit": vit.FAMILY,
 }
 KINDS = tuple(FAMILIES)
-WRITING_TASKS = {"gpt": "write", "transformer": "translate", "t5": "restore"}  # of our models that write text
+WRITING_TASKS = {"gpt": "write", "transformer": "translate", "t5": "restore"}  # write text
 LIKE_ROBERTA = ("roberta", "longformer")  # in their special tokens
 SENTINEL = "<extra_id_0>"  # T5's token for the first missing span
 MAX_TOKENIZER = 2**26  # bytes
@@ -74,7 +74,7 @@ class LoadedFolder:
     head: Tensors = field(default_factory=dict)
     tokenizer: Path | tokenizers.Tokenizer | None = None
     target_tokenizer: tokenizers.Tokenizer | None = None  # the target's own, if it has one
-    token_names: dict[str, str] = field(default_factory=dict)  # their names of special tokens: ours
+    token_names: dict[str, str] = field(default_factory=dict)  # their names of special tokens: Regard's
     generation: dict[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     special_tokens: dict[str, str] = field(default_factory=dict)  # by role, for the chat template
@@ -82,7 +82,7 @@ class LoadedFolder:
 
 
 def is_huggingface(folder: Path) -> bool:
-    """Whether this is a folder in Hugging Face's layout, and not a run of ours; or a file."""
+    """Return whether this is a folder in Hugging Face's layout (not a run of Regard), or a file."""
     if folder.is_file() or (folder / MODULES).exists():
         return True
     if not (folder / CONFIG).is_file():
@@ -95,7 +95,7 @@ def is_huggingface(folder: Path) -> bool:
 def load_folder(path: str | Path, small: bool = False) -> LoadedFolder:
     """The model of a folder or a GGUF file, and its task, which follows from the kind and the head.
 
-    Quantised weights of a GGUF file are as `small` as they are there, or in float32.
+    Quantised weights of a GGUF file stay quantised if `small`, or become float32.
     """
     folder = top = Path(path)
     if folder.is_file():
@@ -108,7 +108,7 @@ def load_folder(path: str | Path, small: bool = False) -> LoadedFolder:
     writes = family.kind in WRITING_TASKS
     if (head and (writes or sentences is not None)) or (writes and dense):
         raise UserError(
-            f"{c.weights}: a head for classes or answers has no place in such a folder; remove it"
+            f"{c.weights}: a head for classes or answers is not supported in such a folder; remove it"
         )
     tokenizer, target = load_tokenizers(family, folder, top)
     if writes:
@@ -164,7 +164,7 @@ def load_gguf(path: Path, small: bool) -> LoadedFolder:
 
 
 def load_model(folder: Path) -> tuple[Family, Config, Any, set[str], Tensors]:
-    """A folder's family, settings and model; the names of its tensors; and a fine-tuned head's weights."""
+    """Load a folder's family, settings and model, its tensors' names, and a fine-tuned head's weights."""
     path = find_weights(folder)
     c = Config.read(folder)
     if c.kind not in FAMILIES:
@@ -192,7 +192,7 @@ def writing_task(kind: str, tokenizer: Path | tokenizers.Tokenizer | None) -> di
 
 
 def head_task(c: Config, head: Tensors, dim: int, task: str | None = None) -> dict[str, Any]:
-    """The task of a fine-tuned folder, as its class says, with the names of its classes; or of an ELECTRA's
+    """The task of a fine-tuned folder, by its class, with the names of the labels; or of an ELECTRA's
     discriminator."""
     if "found.weight" in head:
         return {"name": "fill", "next": False, "words": False, "replaced": True}
@@ -227,7 +227,7 @@ def head_task(c: Config, head: Tensors, dim: int, task: str | None = None) -> di
 def load_tokenizers(
     family: Family, folder: Path, top: Path
 ) -> tuple[Path | tokenizers.Tokenizer | None, tokenizers.Tokenizer | None]:
-    """A folder's tokenizer or its tokenizer.json, which may be in the folder above; and the target's own."""
+    """Load a folder's tokenizer.json, which may be in the parent folder, and the target's own."""
     if family.kind == "vit":
         return None, None
     if family is marian.FAMILY and not (folder / TOKENIZER).is_file() and (folder / SOURCE).is_file():

@@ -1,5 +1,5 @@
 """Longformer: Beltagy et al. 2020. A RoBERTa with attention in a window, and with global tokens, which have
-projections of their own."""
+their own projections."""
 
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
 
 
 def read_windows(c: Config, depth: int) -> list[int]:
-    """How far each layer attends to either side: half of their attention_window, one or a list."""
+    """The window of each layer on each side: half of the attention_window, one number or a list."""
     value = c.get("attention_window", default=512)
     both = value if isinstance(value, list) else [value]  # of all layers
     if len(both) != depth and both is value:

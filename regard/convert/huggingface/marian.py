@@ -1,7 +1,7 @@
 """Marian, the translators of OPUS-MT: Junczys-Dowmunt et al. 2018, Tiedemann & Thottingal 2020.
 
-Its positions have all sines before all cosines, ours alternate. Dimensions of hidden states have no order of
-their own, so the weights are permuted instead.
+Its positions have all sines before all cosines, Regard's alternate. The order of hidden dimensions is
+arbitrary, so the weights are permuted instead.
 """
 
 from typing import Any
@@ -82,13 +82,13 @@ def is_sinusoidal(table: Tensor) -> bool:
 
 
 def dimension_order(dim: int) -> Tensor:
-    """For each dimension of our hidden states, its index in theirs."""
+    """For each dimension of Regard's hidden states, its index in Marian's."""
     half = (dim + 1) // 2
     return torch.stack([torch.arange(half), half + torch.arange(half)], dim=1).flatten()[:dim]
 
 
 def hidden_axis(name: str) -> int | None:
-    """The axis of one of our tensors that is a hidden state's."""
+    """The axis of a tensor that is a hidden state's."""
     end = name.rpartition(".f.")[2]
     if end in ("out.weight", "out.bias", "down.weight", "down.bias") or "norm." in name:
         return 0
@@ -123,7 +123,7 @@ def describe(model: Transformer, target: str = "Marian", pre: bool = False) -> d
     require_settings(c, target, kv_heads=(None, c.heads), head_dim=None)
     if c.target_vocab is not None:
         raise UserError(
-            f"two tokenizers have no place in {target}'s tokenizer.json; train with a recipe without "
+            f"{target}'s tokenizer.json cannot hold two tokenizers; train with a recipe without "
             "data.target_tokenizer, or use --to ctranslate2 or --to onnx"
         )
     config = {

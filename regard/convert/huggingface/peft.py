@@ -1,4 +1,4 @@
-"""Adapters in the layout of PEFT: low-rank updates of a model's weights, in files of their own.
+"""Adapters in the layout of PEFT: low-rank updates of a model's weights, in separate files.
 
 Shapes: O outputs, I inputs, r rank.
 """
@@ -57,7 +57,7 @@ def family_of(model: nn.Module) -> Family | None:
 
 def adapter_tensors(model: nn.Module, matrices: Matrices) -> Tensors:
     """The low-rank updates of queries and values, by PEFT's names. GPT-2 has queries, keys and values as one
-    matrix, whose update is that of queries and values, one above the other."""
+    matrix, whose update stacks those of queries and values."""
     family, tensors = family_of(model), Tensors()
     if family is gpt2.FAMILY:
         by_block = Matrices()
@@ -117,7 +117,7 @@ def export_peft(folder: str | Path, request: ExportRequest) -> str:
 
 
 def read_adapter(folder: Path, model: nn.Module) -> Tensors:
-    """What an adapter adds to the model's weights, by our names."""
+    """Read the updates of an adapter, by Regard's names of the weights."""
     path = folder / ADAPTER_CONFIG
     if not path.is_file() or not (folder / ADAPTER).is_file():
         raise UserError(f"{folder}: no adapter; it should have {ADAPTER} and {ADAPTER_CONFIG}")
@@ -130,7 +130,7 @@ def read_adapter(folder: Path, model: nn.Module) -> Tensors:
     for module, (A, B) in pair_matrices(folder / ADAPTER).items():
         name = f"{module}.weight"
         room -= len(B) * A.shape[1]
-        if room < 0:  # more than the model has, and no memory may hold it
+        if room < 0:  # more than the model has, and perhaps more than fits into memory
             raise misplaced(folder, name)
         update = scaling(config, module, len(A), path) * (B.double() @ A.double())  # (O, I)
         updates[name] = update.T if gpt2.TRANSPOSED.search(name) else update
@@ -158,7 +158,7 @@ def pair_matrices(path: Path) -> Matrices:
     pairs: dict[str, dict[str, Tensor]] = {}
     for key, t in tensors.items():
         if (match := KEY.fullmatch(key)) is None or t.ndim != 2 or not t.is_floating_point():
-            raise UserError(f"{path}: {key} is no low-rank matrix of a linear layer, and not supported")
+            raise UserError(f"{path}: {key} is not supported, only low-rank matrices of linear layers")
         pairs.setdefault(match["module"], {})[match["matrix"]] = t
     for module, pair in pairs.items():
         if len(pair) < 2 or len(pair["A"]) != pair["B"].shape[1] or not len(pair["A"]):

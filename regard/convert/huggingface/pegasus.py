@@ -27,7 +27,7 @@ def describe(model: Transformer) -> dict[str, Any]:
 
 
 def position_tables(model: Transformer) -> Tensors:
-    """Sinusoidal positions, which their files hold, too."""
+    """Tables of sinusoidal positions, which Pegasus' files contain."""
     c = model.config
     table = sinusoids(torch.arange(c.context), c.dim)[:, marian.dimension_order(c.dim).argsort()]
     return {f"{side}.embed_positions.weight": table.clone() for side in marian.SIDES}

@@ -38,7 +38,7 @@ HEADS = ("pooler.", "next.", "lm_head.")
 
 
 def unused_positions(c: Config) -> int:
-    """How many positions come before the first token's."""
+    """The number of positions before the first token's."""
     return int(c.number("pad_token_id", default=1)) + 1
 
 
@@ -46,7 +46,7 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
     c.require(type_vocab_size=1)
     settings = bert.settings(c, state) | {"segments": 0}
     if any(name.startswith("lm_head.") for name in state):
-        c.require(hidden_act="gelu")  # its head has no other activation, whatever the layers have
+        c.require(hidden_act="gelu")  # its head has no other activation, for any of the layers
     return settings | {"context": settings["context"] - unused_positions(c)}
 
 
@@ -74,7 +74,7 @@ def split_classifier(state: Tensors) -> None:
 
 
 def padding_id(tokenizer: str | None, config: Any) -> int | None:
-    """The id of the padding token, if a BERT of ours is a RoBERTa: with byte pairs, and without segments."""
+    """The id of the padding token, if a BERT can be a RoBERTa: with byte pairs, and without segments."""
     content = json.loads(tokenizer or "{}")
     ids = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     byte_pairs = content.get("model", {}).get("type") == "BPE" and {"[PAD]", "[CLS]", "[SEP]"} <= ids.keys()
@@ -95,8 +95,8 @@ def shift_positions(name: str, t: Tensor, config: Any, pad: int) -> Tensor:
 def pack(
     state: Tensors, architecture: str, prefix: str = "roberta.", words: tuple[str, ...] = ("lm_head.",)
 ) -> Tensors:
-    """The tensors that their class has, where `words` begin the names of its head for masked words; a head
-    for classes contains the pooler."""
+    """The tensors of Hugging Face's class, where `words` begins the names of its head for masked words; a
+    head for classes contains the pooler."""
     state.setdefault(SEGMENTS, torch.zeros(1, state[POSITIONS].shape[1]))
     classifies, bare = architecture.endswith("ForSequenceClassification"), architecture.endswith("Model")
     tensors = Tensors()

@@ -22,8 +22,8 @@ POOLINGS = {"mean": "mean", "mean_tokens": "mean", "cls": "first", "cls_token": 
 
 
 def read_modules(folder: Path) -> tuple[Path, dict[str, Any], Path | None]:
-    """The folder of the encoder, the settings of the task, which are how hidden states become one vector, and
-    the folder of a head for classes."""
+    """Return the folder of the encoder, the settings of the task (the pooling of hidden states), and the
+    folder of a head for classes."""
     path = folder / MODULES
     modules = read_json(path, list)
     if not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
@@ -49,7 +49,7 @@ def read_modules(folder: Path) -> tuple[Path, dict[str, Any], Path | None]:
 
 
 def check_dense(path: Path, pooling: str) -> None:
-    """Raise UserError for a dense layer that is no head for classes on the mean of the hidden states."""
+    """Raise UserError for a dense layer that is not a head for classes on the mean of the hidden states."""
     config = read_json(path)
     if pooling != "mean" or config.get("activation_function") != IDENTITY or config.get("bias") is not True:
         raise UserError(
@@ -80,8 +80,8 @@ def read_pooling(path: Path) -> str:
 
 
 def write_modules(folder: Path, task: dict[str, Any], dim: int, head: "Tensors | None" = None) -> None:
-    """Write the files that make a folder with an encoder one of sentence-transformers; its last module is the
-    `head`, if there is one."""
+    """Write the files of sentence-transformers into a folder with an encoder; the last module is the `head`,
+    if there is one."""
     last = ["Dense"] if head else ["Normalize"] if task["normalize"] else []
     kinds = ["Transformer", "Pooling", *last]
     paths = ["", "1_Pooling", DENSE if head else "2_Normalize"]

@@ -20,7 +20,7 @@ SOURCE, TARGET, VOCAB = "source.spm", "target.spm", "vocab.json"
 MAX_SIZE = 2**26  # bytes of a file
 UNIGRAM, NORMAL = 1, 1  # a type of model, and of piece
 SPECIAL_TOKENS = ("<unk>", "</s>", "<pad>")
-UNREACHABLE = "\ue000"  # a character that no text has: the prefix of pieces that only the other side has
+UNREACHABLE = "\ue000"  # a character that occurs in no text: the prefix of pieces of the other side only
 UNKNOWN_PENALTY = 10  # sentencepiece's score of an unknown character is this much below the lowest
 Value = int | bytes
 
@@ -60,7 +60,7 @@ def read_spm(path: Path) -> tuple[dict[str, float], dict[int, Value]]:
         for number, content in list(read_fields(path.read_bytes())):
             fields = dict(read_fields(content)) if number in (1, 2, 3) and isinstance(content, bytes) else {}
             if number == 2 and fields.get(3, UNIGRAM) != UNIGRAM:
-                raise UserError(f"{path}: not a unigram model; a Marian has no other")
+                raise UserError(f"{path}: not a unigram model, the only kind that Marian uses")
             if number == 3:
                 normalization = fields
             if number == 1 and fields.get(3, NORMAL) == NORMAL:
@@ -87,8 +87,8 @@ def marian_tokenizers(folder: Path) -> tuple[tokenizers.Tokenizer, tokenizers.To
 
 
 def build_unigram(path: Path, pieces: list[str], hide: bool) -> tokenizers.Tokenizer:
-    """A tokenizer with all pieces. If those of the other side are hidden, no text is split into them, but for
-    single characters; otherwise they keep their names, since the model may write them."""
+    """A tokenizer with all pieces. If the other side's are hidden, no text is split into them, except single
+    characters; otherwise they keep their names, since the model may write them."""
     scores, normalization = read_spm(path)
     unknown = min(scores.values()) - UNKNOWN_PENALTY
     languages = [
@@ -110,7 +110,7 @@ def build_unigram(path: Path, pieces: list[str], hide: bool) -> tokenizers.Token
         tokenizer.normalizer = normalizers.Sequence(steps)
     except KeyboardInterrupt:
         raise
-    except BaseException as e:  # the library raises nothing more special, and may panic
+    except BaseException as e:  # the library raises no specific errors, and may panic
         raise UserError(f"{path}: {' '.join(str(e).split())}") from None
     prepend = "always" if normalization.get(3, 1) else "never"  # a space before the text
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend, split=False)

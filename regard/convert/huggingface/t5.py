@@ -1,7 +1,7 @@
 """T5, also as of version 1.1: Raffel et al. 2020.
 
-It does not divide scores by √d, nor multiply embeddings by √D; so our queries are √d times theirs, and our
-embeddings 1/√D times. A tied output layer divides by √D, which comes to the same.
+It does not divide scores by √d, nor multiply embeddings by √D; so Regard's queries are √d times T5's, and the
+embeddings 1/√D times. A tied output layer divides by √D, which is equivalent.
 """
 
 import math
@@ -62,7 +62,7 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
 
 
 def scales_output(c: Config) -> bool:
-    """Whether the output layer divides by √D; in older folders, it does if it is tied."""
+    """Return whether the output layer divides by √D; in older folders, it does if it is tied."""
     scales = c.values.get("scale_decoder_outputs")
     return c.values.get("tie_word_embeddings") is not False if scales is None else bool(scales)
 

@@ -1,4 +1,4 @@
-"""Special tokens of a tokenizer.json: their names, their ids, and where they stand around texts."""
+"""Special tokens of a tokenizer.json: their names, their ids, and their places around texts."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ ROLES = {  # in tokenizer_config.json: the names that a token in this role may h
 
 
 def rename_special_tokens(tokenizer: str, names: dict[str, str]) -> str:
-    """A tokenizer.json in which special tokens have other names, and that adds none to texts."""
+    """Rename the special tokens of a tokenizer.json, and let it add none to texts."""
     content = json.loads(tokenizer)
     for token in content.get("added_tokens") or []:
         token["content"] = names.get(token["content"], token["content"])
@@ -35,7 +35,7 @@ def special_token_ids(tokenizer: str) -> dict[str, int]:
 
 
 def tokenizer_config(tokenizer: str, end: int | None, context: int) -> dict[str, Any]:
-    """The content of tokenizer_config.json: which special token has which role."""
+    """The content of tokenizer_config.json: the roles of special tokens."""
     ids = special_token_ids(tokenizer)
     config: dict[str, Any] = {
         role: next(name for name in names if name in ids)
@@ -53,8 +53,8 @@ def tokenizer_config(tokenizer: str, end: int | None, context: int) -> dict[str,
 
 
 def add_template(tokenizer: str, before: str | None, after: str | None, between: int = 1) -> str:
-    """A tokenizer.json that puts `before` and `after` around texts, and `after` between two of them, or
-    several."""
+    """Let a tokenizer.json put `before` and `after` around texts, and `after` (perhaps several times) between
+    two of them."""
     content, ids = json.loads(tokenizer), special_token_ids(tokenizer)
     names = [name for name in (before, after) if name is not None]
     if names:

@@ -37,7 +37,7 @@ NEWER = {  # names of transformers 5, which some files have: the usual ones
     ".mlp.fc1.": ".intermediate.dense.",
     ".mlp.fc2.": ".output.dense.",
 }
-MEAN_STD = 0.5  # of each channel, if a folder does not say
+MEAN_STD = 0.5  # of each channel, by default
 
 
 def settings(c: Config, state: Tensors) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def describe(model: ViT) -> dict[str, Any]:
 
 
 def read_preprocessor(folder: Path, size: int, channels: int) -> dict[str, Any]:
-    """How the task prepares images, from preprocessor_config.json."""
+    """Read the task's preparation of images from preprocessor_config.json."""
     path = folder / PREPROCESSOR
     config = read_json(path) if path.exists() else {}
     sides = config.get("size", size)

@@ -22,7 +22,7 @@ def check_graphs(folder: Path, graphs: list[Graph], model: ExportedModel) -> str
     try:
         runtime = import_extra("onnx", "onnxruntime")
     except UserError:
-        return "not tried, for there is no onnxruntime: pip install onnxruntime"
+        return "not checked, as onnxruntime is missing: pip install onnxruntime"
     largest = 0.0
     for graph in graphs:
         options = runtime.SessionOptions()
@@ -79,5 +79,5 @@ def axis_sizes(config: Any, batch: int, source: int, target: int) -> dict[str, i
 
 
 def vocab_size(config: Any) -> int:
-    """The smaller vocabulary, if there are two: ids that both have."""
+    """The smaller vocabulary, if there are two: ids that exist in both."""
     return min(getattr(config, name, None) or UNBOUNDED for name in ("vocab", "target_vocab"))

@@ -46,7 +46,7 @@ class GraphModule(nn.Module):
 
 
 def export_onnx(folder: str | Path, request: ExportRequest) -> str:
-    """Write a folder of ONNX graphs, or nothing; return how far they are from the model, as one line."""
+    """Write a folder of ONNX graphs, or nothing; return their difference from the model in one line."""
     import_extra("onnx", "onnxscript")
     model, task = request.model, request.task
     if task["name"] == "span" and getattr(model.config, "global_qkv", False):
@@ -84,13 +84,13 @@ def export_onnx(folder: str | Path, request: ExportRequest) -> str:
 
 
 def task_graphs(model: ExportedModel, task: dict[str, Any]) -> list[Graph]:
-    """The model's graphs, with what the task does before or after them."""
+    """The model's graphs, with the task's computation before and after them."""
     if not hasattr(model, "graphs"):
         raise UserError(f"a model of kind {type(model).__name__} declares no graphs for ONNX; use --to hf")
     graphs: list[Graph] = model.graphs()
     backwards = any(isinstance(m, nn.RNNBase) and m.bidirectional for m in model.modules())
     if backwards and task["name"] != "fill" and not any(graph.recurrent for graph in graphs):
-        # torch's exporter would have it read the padding first
+        # torch's exporter would read the padding first
         graphs = [replace(graph, recurrent=True) for graph in graphs]
     if task["name"] == "embed":
         return [pool_vectors(graph, model.encode, task) for graph in graphs]
@@ -158,7 +158,7 @@ def write_graph(path: Path, graph: Graph, model: ExportedModel, task: dict[str, 
         {i: axis for i, axis in enumerate(axes) if isinstance(axis, str)} for axes in graph.inputs.values()
     )
     disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # the exporter logs every step, and packages that it can do without
+    logging.disable(logging.WARNING)  # the exporter logs every step, and optional packages that are missing
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

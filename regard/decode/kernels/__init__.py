@@ -1,4 +1,4 @@
-"""The operations of a step of generation: by Triton on a GPU that has it, else plainly."""
+"""The operations of a step of generation: by Triton on GPUs that support it, else in plain torch."""
 
 import importlib.util
 from types import ModuleType
@@ -12,7 +12,7 @@ __all__ = ["Norm", "for_device", "has_fused", "plain"]
 
 
 def has_fused(device: torch.device) -> bool:
-    """Whether the Triton kernels run on this device: an Nvidia GPU, from Ampere on."""
+    """Return whether the Triton kernels run on this device: an Nvidia GPU, from Ampere on."""
     return (
         device.type == "cuda"
         and torch.version.cuda is not None

@@ -1,10 +1,10 @@
 """The operations of `plain` as Triton kernels for a step that is captured in a CUDA graph.
 
-A row's result has the same bits whatever the other rows are: every product is a chain of tensor core products
+A row's result has the same bits for any other rows: every product is a chain of tensor core products
 of 16 numbers along K, in segments whose number depends on the weights alone; a row is normed by itself, and
 it attends to fixed chunks of keys. Grids depend on shapes only.
 
-On Hopper, a kernel starts while the one ahead still runs, and waits for its end: no more than two run at
+On Hopper, a kernel starts while the previous one still runs, and waits for its end: no more than two run at
 once. With one row, it loads its weights before it waits. So does write_and_attend with few rows: tables,
 positions, and the keys and values of earlier steps, which the product ahead of it does not write.
 
@@ -34,7 +34,7 @@ __all__ = [
     "write_pages",
 ]
 
-LARGE = 4096  # outputs from which there are programs enough without splitting K
+LARGE = 4096  # from this many outputs on, there are enough programs without splitting K
 REGISTERS = 25_000  # weights that a program holds in registers at once
 WARPS = 4  # of all products that norm a row, and of the norm: it has the same bits in each
 
@@ -78,8 +78,8 @@ def _load_weights(weight, row, used, k, K: tl.constexpr, start):
 
 @triton.jit
 def _pin(w):
-    """w, in registers until here: else the compiler moves it to shared memory as soon as a load ends, and the
-    next load waits for that."""
+    """w, in registers until here: otherwise the compiler moves it to shared memory as soon as a load ends,
+    and the next load waits for that."""
     return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [w], dtype=w.dtype, is_pure=False, pack=2)
 
 

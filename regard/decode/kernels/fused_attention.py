@@ -24,7 +24,7 @@ from regard.decode.kernels.launch import (
 from regard.decode.kernels.plain import Norm
 
 CHUNK = 128  # keys of one program: a row's keys are always split in the same places
-FEW = 4  # rows up to which registers are plenty
+FEW = 4  # up to this many rows, there are enough registers
 COMBINED = 16  # chunks that are combined at once
 WARPS = 4  # of every kernel here: the sums of a head's norm have one order
 
@@ -103,7 +103,7 @@ def _copy_kernel(
     keys, values, source, target, lengths, P, G: tl.constexpr, WIDTH: tl.constexpr, d: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """What one head of one layer has of one page: WIDTH numbers, of which the first tokens are copied."""
+    """One head of one layer in one page: WIDTH numbers, of which the first tokens are copied."""
     row, layer, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     begin_kernel(PDL)
     read = ((layer * P + tl.load(source + row)) * G + head) * WIDTH
@@ -147,7 +147,7 @@ def _attention_kernel(
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     page = tl.load(tables + row * N + at // L, mask=at // L < N, other=0, cache_modifier=".cg").to(tl.int64)
     length = tl.load(lengths + row, cache_modifier=".cg") + added
-    own = tl.maximum(length - 1, 0)  # the last token, whose key is apart: with WRITE, it is in no page yet
+    own = tl.maximum(length - 1, 0)  # the last token, whose key is not in a page yet with WRITE
     first, last = tl.maximum(own - window, 0) // CHUNK, own // CHUNK  # the chunks with keys for this row
     distance = own - at
     earlier = (distance > 0) & (distance <= window)
@@ -224,7 +224,7 @@ def _combine(
     partial, totals, out, head, first, last, chunks, d: tl.constexpr, BLOCK_D: tl.constexpr,
     COMBINED: tl.constexpr,
 ):  # fmt: skip
-    """The result of a head from those of its chunks."""
+    """Combine the results of a head's chunks."""
     i = tl.arange(0, BLOCK_D)
     highest = -float("inf")
     total = 0.0

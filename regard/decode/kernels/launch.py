@@ -1,4 +1,4 @@
-"""What all Triton kernels of a step share: how they start, wait for each other and take a norm."""
+"""The common parts of a step's Triton kernels: starting, waiting for each other, and norms."""
 
 import functools
 
@@ -17,7 +17,7 @@ NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(i) for i in range(3))
 
 @triton.jit
 def begin_kernel(PDL: tl.constexpr):
-    """Wait for the end of the kernel ahead, and let the next one start."""
+    """Wait for the end of the previous kernel, and let the next one start."""
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -25,7 +25,7 @@ def begin_kernel(PDL: tl.constexpr):
 
 @functools.cache
 def can_overlap(device: torch.device) -> bool:
-    """Whether a kernel may start before the one ahead of it ends: programmatic dependent launch, Hopper."""
+    """Whether a kernel may start before the previous one ends: programmatic dependent launch, Hopper."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 

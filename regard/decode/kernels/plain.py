@@ -1,6 +1,6 @@
 """The operations of a step of generation, written plainly. Those of `fused` compute the same on a GPU.
 
-Every row is computed by itself: what else is in the batch does not change it.
+Every row is computed by itself: the rest of the batch does not change it.
 
 Shapes: R rows (tokens, each with its own position), D width, H heads, G key/value heads, d width of a head,
 P pages of L tokens each, N pages of a row.
@@ -81,9 +81,9 @@ def linear_residual(
     weight: Tensor,  # (D, K)
     bias: Tensor | None,
     residual: Tensor,  # (R, D) float32
-    norm: Norm | None = None,  # that the residual stream still needs, after a post-norm block
+    norm: Norm | None = None,  # still to be applied to the residual stream, after a post-norm block
 ) -> Tensor:
-    """norm(residual) + x Wᵀ + b, (R, D) in float32: the residual stream behind one more branch."""
+    """norm(residual) + x Wᵀ + b, (R, D) in float32: the residual stream after one more branch."""
     y = F.linear(x, weight).float()
     if bias is not None:
         y = y + bias.float()
@@ -95,7 +95,7 @@ def write_pages(
     k_pages: Tensor,  # (P, G, L, d)
     v_pages: Tensor,
     tables: Tensor,  # (R, N) int32: the pages of each row's text, in order
-    positions: Tensor,  # (R,) int32: a row writes its key and value there; < 0: a row that is not used
+    positions: Tensor,  # (R,) int32: where a row writes its key and value; < 0: an unused row
     rotary: tuple[Tensor, Tensor] | None = None,  # cos and sin (context, d / 2), float32
     q_norm: Norm | None = None,  # of each head
     k_norm: Norm | None = None,
@@ -123,9 +123,9 @@ def paged_attention(
     k_pages: Tensor,  # (P, G, L, d)
     v_pages: Tensor,
     tables: Tensor,  # (R, N) int32
-    lengths: Tensor,  # (R,) int32: a row attends to so many first tokens of its text; 0: the result is 0
-    bias: Tensor | None = None,  # (H, distances) float32: added to a score by how far behind the key is
-    window: int | None = None,  # keys at most so far behind; default: all
+    lengths: Tensor,  # (R,) int32: how many first tokens of its text a row attends to; 0: the result is 0
+    bias: Tensor | None = None,  # (H, distances) float32: added to a score by the distance of the key
+    window: int | None = None,  # the largest distance of a key; default: all
 ) -> Tensor:
     """One query for each row over the keys and values of its pages: (R, H, d) in q's dtype.
 
@@ -142,7 +142,7 @@ def paged_attention(
         scores = scores + bias.T[distance.clamp(0, bias.shape[1] - 1)].permute(0, 2, 1)
     allowed = distance >= 0 if window is None else (distance >= 0) & (distance <= window)
     weights = masked_softmax(scores.masked_fill(~allowed[:, None], -math.inf))
-    v = v.masked_fill(~allowed[:, None, :, None], 0.0)  # a page may hold anything of those who had it before
+    v = v.masked_fill(~allowed[:, None, :, None], 0.0)  # a page may contain anything from its earlier use
     return (weights[:, :, None] @ v)[:, :, 0].to(q.dtype)
 
 
@@ -158,7 +158,7 @@ def write_and_attend(
     bias: Tensor | None = None,
     window: int | None = None,
 ) -> Tensor:
-    """write_pages, then paged_attention up to the row's own token: (R, H, d). No two rows are of one text."""
+    """write_pages, then paged_attention up to the row's own token: (R, H, d). All rows' texts differ."""
     q = write_pages(qkv, k_pages, v_pages, tables, positions, rotary, q_norm, k_norm)
     return paged_attention(q, k_pages, v_pages, tables, positions + 1, bias, window)
 
@@ -168,7 +168,7 @@ def copy_pages(
     values: Tensor,
     source: Tensor,  # (R,) int32: pages, none of which is also a target of another row
     target: Tensor,  # (R,) int32
-    lengths: Tensor,  # (R,) int32: so many first tokens of a page matter
+    lengths: Tensor,  # (R,) int32: how many first tokens of a page to copy
 ) -> None:
     """Copy the keys and values of pages, in all layers."""
     for pages in (keys, values):
@@ -177,7 +177,7 @@ def copy_pages(
 
 def sample(
     logits: Tensor,  # (R, V) float32
-    temperature: Tensor,  # (R,) float32, below GREEDY: always the likeliest token
+    temperature: Tensor,  # (R,) float32, below GREEDY: always the most likely token
     uniform: Tensor,  # (R, LEVELS) float32, from 0 to 1
     suppressed: Tensor | None = None,  # (R, S) int64: tokens that are never chosen; -1: none
 ) -> tuple[Tensor, Tensor]:

@@ -1,1 +1,1 @@
-"""The plan: from the data, the machine and the time to every setting of a run."""
+"""The plan: every setting of a run, chosen from the data, the machine and the time."""

@@ -1,4 +1,4 @@
-"""Settings for the built-in data, which are small: those that were chosen for them."""
+"""Settings that were chosen for the built-in data, which are small."""
 
 from typing import Any
 

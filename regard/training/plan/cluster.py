@@ -1,7 +1,7 @@
-"""What a step takes in each of many processes: memory, communication and time, from shapes alone.
+"""The cost of a step in each of many processes: memory, communication and time, from shapes alone.
 
-The model is built without memory (the meta device) and sharded as it would be, in a process group that only
-pretends to have the others. So a laptop plans for a thousand GPUs.
+The model is built without memory (the meta device) and sharded in a process group that only pretends to have
+the other processes. So a laptop can plan for a thousand GPUs.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ PER_MACHINE = 8  # GPUs of a machine
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """How many weights a process has, and how many it gathers at a time."""
+    """The number of weights that a process has, and that it gathers at a time."""
 
     processes: int
     shard: int  # processes that share a copy of the weights
     total: int  # weights of the model
-    blocks: int  # that the first process has of the blocks; no other has more
-    rest: int  # and of all else
+    blocks: int  # weights of the blocks in the first process; no other has more
+    rest: int  # and of everything else
     largest: int  # weights of the largest block
-    outside: int  # weights of all that is in no block
+    outside: int  # weights outside of the blocks
 
     @property
     def own(self) -> int:
@@ -42,7 +42,7 @@ class Shares:
 
 @contextlib.contextmanager
 def fake_processes(count: int) -> Iterator[None]:
-    """Be the first of so many processes, of which the others do not exist."""
+    """Act as the first of `count` processes, although the others do not exist."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
@@ -55,7 +55,7 @@ def fake_processes(count: int) -> Iterator[None]:
 
 
 def share_model(model: nn.Module, processes: int, parallel: str, shard: int | None) -> Shares:
-    """Shard a model without memory over so many processes, and count what the first of them has."""
+    """Shard a model without memory over this many processes, and count the weights of the first."""
     blocks = list(model.blocks)  # type: ignore[arg-type]
     inside = {p for block in blocks for p in block.parameters()}
     sizes = {"total": sum(p.numel() for p in model.parameters())}
@@ -76,14 +76,14 @@ def share_model(model: nn.Module, processes: int, parallel: str, shard: int | No
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a step takes in each process."""
+    """The cost of a step in each process."""
 
     machine: Machine
     shares: Shares
-    memory: dict[str, float]  # bytes, by what they are for
+    memory: dict[str, float]  # bytes, by purpose
     sent: dict[str, float]  # bytes that each process sends in a step, by kind of communication
     computing: float  # seconds of a step
-    sending: float  # seconds, beside it
+    sending: float  # seconds, at the same time
 
     @property
     def step(self) -> float:
@@ -91,7 +91,7 @@ class Cluster:
 
 
 def plan_cluster(plan: Plan) -> Cluster:
-    """What a step of the plan takes in each process of its machine."""
+    """The cost of a step of the plan in each process of its machine."""
     machine, get = plan.request.machine, plan.get
     assert machine is not None
     model = make_empty(plan.request.kind, plan.model_settings(), rows_of(plan)[2])
@@ -110,15 +110,15 @@ def plan_cluster(plan: Plan) -> Cluster:
 
 
 def state_memory(shares: Shares, parts: int, muon: bool, ema: bool) -> dict[str, float]:
-    """The bytes of what does not depend on the batch, by what they are for."""
+    """The bytes that don't depend on the batch, by purpose."""
     s, sharded = shares, shares.shard > 1
     matrices = s.blocks if muon else 0  # nearly all weights of the blocks
     memory = {
         "weights": s.own,
-        # those of parts of a batch are added up before they are shared
+        # gradients of a batch's parts are added up before they are reduced
         "gradients": s.total if sharded and parts > 1 else s.own,
         "optimizer": 2 * s.own - matrices + (s.own if ema else 0),
-        # the next block is gathered while one is computed; what is in no block stays gathered
+        # the next block is gathered during one's computation; weights outside of blocks stay gathered
         "gathered layers": s.outside + 2 * s.largest if sharded else 0,
         "messages": 2 * s.largest if sharded else s.total if s.processes > 1 else 0,
         "Muon's matrices": 3 * (s.total - s.outside) if muon and sharded else 0,
@@ -130,7 +130,7 @@ def count_sent(shares: Shares, parts: int) -> dict[str, float]:
     """The bytes that a process sends in a step, by kind of communication (rings)."""
     s, copies = shares, shares.processes // shares.shard
     sent = {
-        # before the forward and the backward pass of each part; between them, what is in no block stays
+        # before the forward and the backward pass of each part; between them, weights outside of blocks stay
         "all-gather": (s.shard - 1) * (2 * s.blocks + s.rest) * parts,
         "reduce-scatter": (s.shard - 1) * s.own,
         "all-reduce": 2 * s.own * (copies - 1) / copies,
@@ -139,7 +139,7 @@ def count_sent(shares: Shares, parts: int) -> dict[str, float]:
 
 
 def seconds_to_send(machine: Machine, shares: Shares, sent: dict[str, float]) -> float:
-    """The time of all messages of a step; those between machines are slower."""
+    """The time of all messages of a step; messages between machines are slower."""
     inside = shares.shard <= PER_MACHINE
     rate = machine.inside if inside else machine.between
     group = sent.get("all-gather", 0.0) + sent.get("reduce-scatter", 0.0)

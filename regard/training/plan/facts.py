@@ -1,4 +1,4 @@
-"""What the data are like: read once, and of large files a sample."""
+"""Facts about the data: small files are read once, large ones in samples."""
 
 import importlib.util
 import os
@@ -42,15 +42,15 @@ from regard.tasks.similarity import read_triplets, table_kind
 from regard.text.tokenizer import Tokenizer
 from regard.vision.decoding import ImageSource, read_size
 
-SAMPLE = 4_000_000  # characters from which alphabet and vocabulary are known
-COUNTED = 60_000_000  # characters that are read of compressed texts, whose size is not known before
-EXPANDS = 3.5  # how much a compressed file expands, if it has more
-ENDLESS = 1e11  # characters that a stream is taken to have
-ROWS = 100_000  # that are read of a table
-TURNS = 3  # of a conversation that are read before a reply: measured on DailyDialog (docs/results.md)
-MIRRORED = 4000  # pictures that are looked at in a mirror
+SAMPLE = 4_000_000  # characters that show the alphabet and the vocabulary
+COUNTED = 60_000_000  # characters that are read of compressed texts, whose size is unknown
+EXPANDS = 3.5  # assumed expansion of a compressed file that has more
+ENDLESS = 1e11  # assumed characters of a stream
+ROWS = 100_000  # rows that are read of a table
+TURNS = 3  # turns of a conversation that are read before a reply: measured on DailyDialog (docs/results.md)
+MIRRORED = 4000  # pictures that are compared with their mirror images
 LOOKED_AT = 20  # pictures and recordings whose headers are read
-SHAPES, DIGITS = 8000, 3000  # about how many pictures and recordings there are, if none are given
+SHAPES, DIGITS = 8000, 3000  # the approximate number of pictures and recordings, if none are given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Side:
     words: int = 0
     alphabet: int = 0  # different characters
     vocabulary: int = 0  # different words
-    longest: int = 0  # characters of a text, but for one in a hundred
+    longest: int = 0  # at most this many characters in 99 of 100 texts
 
 
 UNKNOWN = Side(characters=500_000, words=100_000, alphabet=80, vocabulary=8000, longest=200)
@@ -69,29 +69,29 @@ UNKNOWN = Side(characters=500_000, words=100_000, alphabet=80, vocabulary=8000, 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a plan needs to know of the data that are trained on."""
+    """The facts about the training data that a plan needs."""
 
     rows: int = 0  # pairs, texts with labels, pictures, recordings; documents of running text
     source: Side = Side()
     target: Side = Side()  # of pairs and captions
-    tokens: int = 0  # of a text that was prepared, with its vocabulary
+    tokens: int = 0  # of a prepared text, with its vocabulary
     vocab: int = 0
     classes: int = 0
     balance: float = 0.0  # the share of the largest class
     size: int = 0  # of pictures, in pixels each way; of recordings, frames
     channels: int = 0
-    mirrored: bool = False  # pictures that still look like their class in a mirror
+    mirrored: bool = False  # mirrored pictures still look like their class
     has_encoder: bool = False  # the weights of EfficientNet are installed
-    turns: int = 1  # of a conversation, that are read before a reply
+    turns: int = 1  # turns of a conversation that are read before a reply
     built_in: bool = False
-    share: float = 1.0  # of the data that was read to know this; 0: none
+    share: float = 1.0  # the share of the data that was read for this; 0: none
 
     @property
     def characters(self) -> int:
         return self.source.characters + self.target.characters
 
     def training_part(self, share: float) -> "Facts":
-        """What remains when some rows are held out."""
+        """The facts about the rest when some rows are held out."""
 
         def part(side: Side) -> Side:
             return replace(side, characters=int(side.characters * share), words=int(side.words * share))
@@ -101,7 +101,7 @@ class Facts:
 
 
 class Texts:
-    """Counts what `Side` tells, text by text; words only up to SAMPLE."""
+    """Counts the facts of `Side`, text by text; words only up to SAMPLE."""
 
     def __init__(self) -> None:
         self.rows = self.characters = self.words = self.sampled = 0
@@ -121,7 +121,7 @@ class Texts:
             self.vocabulary.update(words)
 
     def side(self, scale: float = 1.0) -> Side:
-        """What was counted, of texts that are `scale` times as long together."""
+        """The counts as a Side, for texts that are `scale` times as long together."""
         more = scale * self.characters / max(1, self.sampled)
         return Side(
             characters=int(self.characters * scale),
@@ -133,7 +133,7 @@ class Texts:
 
 
 def read_facts(task: str, paths: Sequence[str], built_in: bool = False, turns: int | None = None) -> Facts:
-    """What the data of a task are like; raises UserError where they can't be read."""
+    """Read the facts about a task's data; raise UserError if they can't be read."""
     if not paths:  # drawn shapes, spoken digits
         rows, size, channels = (DIGITS, frames_of(SPOKEN_SECONDS), 1) if task == "hear" else (SHAPES, 32, 3)
         return Facts(rows=rows, classes=10, size=size, channels=channels, built_in=True)
@@ -171,7 +171,7 @@ def read_pair_facts(
     turns: int | None = 1,
     read: Callable[[Sequence[str]], Iterator[Pair]] = read_pairs,
 ) -> Facts:
-    """`turns` None: as many as are worth reading, where most rows go on with that before them."""
+    """`turns` None: read several turns if most rows continue the conversation of the row before."""
     rows = read(paths)
     pairs = list(islice(rows, ROWS))
     if turns is None:
@@ -266,9 +266,9 @@ def read_picture_facts(paths: Sequence[str]) -> Facts:
 
 
 def stay_mirrored(pictures: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether pictures still look like their class in a mirror: as clothes, but not as digits, do.
+    """Return whether mirrored pictures still look like their class: clothes do, digits don't.
 
-    Told by the nearest mean picture of a class, which finds 70 % of Fashion-MNIST, and 59 % mirrored."""
+    Decided by the nearest mean picture of a class, right for 70 % of Fashion-MNIST, mirrored 59 %."""
     x = pictures.astype(np.float32)
     means = np.stack([x[labels == label].mean(axis=0) for label in np.unique(labels)])
     flat = means.reshape(len(means), -1)
@@ -309,7 +309,7 @@ def class_facts(counts: Counter[str] | Counter[int], size: int, channels: int) -
 
 
 def look_at(sources: Sequence[ImageSource], widest: int) -> tuple[int, int]:
-    """The size and the channels of pictures, by those spread over all of them."""
+    """The size and the channels of pictures, from a sample that is spread over all of them."""
     sizes = [read_size(source) for source in sources[:: max(1, len(sources) // LOOKED_AT)]]
     if not sizes:
         return 32, 3
@@ -318,20 +318,19 @@ def look_at(sources: Sequence[ImageSource], widest: int) -> tuple[int, int]:
 
 
 def count_rest(rows: Iterator[object], paths: Sequence[str], characters: int) -> float:
-    """How many times as much there is as was read; 1 where nothing is left."""
+    """The ratio of all data to the part that was read; 1 if nothing is left."""
     if next(rows, None) is None:
         return 1.0
     return max(1.0, count_bytes(expand_folders(paths, SUFFIXES)) / max(1, characters))
 
 
 def count_bytes(files: Iterable[str]) -> float:
-    """The bytes of files, about as many as they expand to."""
+    """The bytes of files, approximately as they expand."""
     return sum(file_size(f) * (EXPANDS if Path(f).suffix.lower() in COMPRESSED else 1) for f in files)
 
 
 def compare_sizes(paths: Sequence[str], against: Sequence[str]) -> float:
-    """How many times as large the files of some paths are as those of others; a tenth where that is not
-    known."""
+    """The ratio of the sizes of two lists of files; a tenth if it is not known."""
     sizes = [
         count_bytes(str(f) for p in side for f in (Path(p).rglob("*") if os.path.isdir(p) else [p]))
         for side in (paths, against)

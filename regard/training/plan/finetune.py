@@ -1,4 +1,4 @@
-"""Advice for training on from a model (`--from`): pure functions of the rows, their labels and the model.
+"""Advice for fine-tuning (`--from`): pure functions of the rows, their labels and the model.
 
 "Measured" means docs/plan.md and docs/results.md: MiniLM (6 layers, 384 wide) and BERTs that were pre-trained
 here for minutes (4 layers, 512 wide), on 50 to 67,349 rows.
@@ -18,9 +18,9 @@ WRITING = (
     "caption",
 )  # no new head, nothing to unlearn
 STREAMS = ("write", "fill", "restore", "words")  # running text, which has no rows
-BATCH, LARGE = 32, 20_000  # rows of a step; a set is large from so many rows on, and its batch twice as large
+BATCH, LARGE = 32, 20_000  # rows of a step; from this many rows on, a set is large, and its batch doubled
 LONGEST = 100_000  # steps of a run whose time is not known
-FEW = 500  # rows, of which a tenth would say little about the best step
+FEW = 500  # rows, of which a tenth is too little to choose the best step
 FOLDS = 5
 RANK = 16  # of an adapter's matrices
 FOLDABLE = ("classify", "tag", "span", "see", "hear")
@@ -28,14 +28,14 @@ FOLDABLE = ("classify", "tag", "span", "see", "hear")
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What a model is that training starts from."""
+    """The model that training starts from."""
 
-    task: str  # that it was trained for
+    task: str  # the task that it was trained for
     dim: int
 
 
 class Choice(NamedTuple):
-    """A setting, by SECTION.NAME, why it has its value, and who says so."""
+    """A setting, by SECTION.NAME, the reason for its value, and the source."""
 
     key: str
     value: Any
@@ -50,9 +50,9 @@ def finetune_settings(
     classes: int = 0,
     largest: float = 0.0,  # the share of the largest class
     validated: bool = False,  # whether data to evaluate on are given
-    batch: int | None = None,  # rows of a step, if that is given
+    batch: int | None = None,  # rows of a step, if given
     steps: int | None = None,  # if given
-    affordable: int | None = None,  # steps that there is time for, if that is known
+    affordable: int | None = None,  # steps that there is time for, if known
     lora: int = 0,
     adapter: bool = False,  # whether only low-rank updates are trained
 ) -> list[Choice]:
@@ -83,7 +83,7 @@ def finetune_settings(
 
 
 def choose_batch(task: str, rows: int) -> int:
-    """Rows of a step: 32, and 64 of a large set or where the other rows are the wrong answers (`embed`)."""
+    """Rows of a step: 32, and 64 for a large set or if the other rows are the wrong answers (`embed`)."""
     return 2 * BATCH if task == "embed" or rows >= LARGE else BATCH
 
 
@@ -91,9 +91,9 @@ def choose_rate(task: str, base: Base, batch: int, lora: int) -> Choice:
     """The learning rate falls with the width, as AdamW's does (Yang et al. 2022), and grows with the square
     root of the batch (Malladi et al. 2022).
 
-    Measured at 384 and 32 rows: 1e-4 is best or near it from 50 to 8,551 rows, 3e-5 needs three times the
-    steps, and 5e-4 loses (Matthews .41 instead of .53 on sentences that are right or scrambled). At 512 wide,
-    5e-4 makes a BERT answer with the larger class whatever it reads (Matthews 0), and 1e-4 does not.
+    Measured at 384 and 32 rows: 1e-4 is best or nearly best from 50 to 8,551 rows, 3e-5 needs three times the
+    steps, and 5e-4 is worse (Matthews .41 instead of .53 on sentences that are right or scrambled). At 512
+    wide, 5e-4 makes a BERT always answer with the larger class (Matthews 0), and 1e-4 does not.
     BERT-base (768) gets 5e-5, as published. Models that write have no new head; measured on masked words.
     """
     known = 3e-4 if task in WRITING else 1e-4
@@ -106,7 +106,7 @@ def choose_rate(task: str, base: Base, batch: int, lora: int) -> Choice:
 
 
 def choose_layer_decay(lora: int) -> Choice:
-    """Lower layers keep more of what they know. Measured: .95 and 1 are alike, and .8 is too little."""
+    """Lower layers change less. Measured: .95 and 1 are equal, and .8 is too small."""
     decay = 1.0 if lora else 0.95
     return Choice(
         "train.layer_decay", decay, "lower layers change less", "Howard & Ruder 2018; Clark et al. 2020"
@@ -116,7 +116,7 @@ def choose_layer_decay(lora: int) -> Choice:
 def choose_length(
     task: str, rows: int, batch: int, validated: bool, steps_by_hand: int | None, affordable: int | None
 ) -> list[Choice]:
-    """Steps, warm-up, evaluations, and folds of a small set. Where the time is too short, or the data are
+    """Steps, warm-up, evaluations, and folds of a small set. If the time is too short, or the data are
     running text, the clock decides."""
     wanted = math.inf if task in STREAMS else choose_steps(task, rows, batch)
     steps = steps_by_hand or int(min(wanted, affordable or LONGEST))
@@ -142,7 +142,7 @@ def choose_length(
 
 
 def choose_steps(task: str, rows: int, batch: int) -> int:
-    """450 √rows are read, but each three times at least (once, where pairs are compared with each other).
+    """450 √rows are read, but each three times at least (once, if pairs are compared with each other).
 
     Measured with MiniLM: 50 rows like 100 steps of 32, 200 rows 200 to 600, 1,000 rows 300 to 1,000, and
     8,551 rows 800 to 1,600. SST-2's 67,349: 2.5 passes (docs/results.md).
@@ -152,7 +152,7 @@ def choose_steps(task: str, rows: int, batch: int) -> int:
 
 
 def choose_weights(classes: int, largest: float) -> Choice | None:
-    """Class weights where one class is nearly all there is. Measured at 95:5, the last evaluation:
+    """Class weights if almost all rows have the same class. Measured at 95:5, the last evaluation:
     Matthews .29 instead of .25 (1,000 rows, two seeds) and .45 instead of .44 (4,000); 70:30 loses .03."""
     if classes < 2 or effective_share(classes, largest) >= 0.75:
         return None
@@ -161,8 +161,8 @@ def choose_weights(classes: int, largest: float) -> Choice | None:
 
 
 def effective_share(classes: int, largest: float) -> float:
-    """How many of the classes there are in effect, at most, as a share of all: e to the entropy, if all but
-    the largest are as frequent. As `label_balance`, from less."""
+    """An upper bound of `label_balance`, the effective share of the classes: e to the entropy, if all classes
+    but the largest are equally frequent."""
     rest = (1 - largest) / (classes - 1)
     entropy = -sum(p * math.log(p) * n for p, n in ((largest, 1), (rest, classes - 1)) if p > 0)
     return math.exp(entropy) / classes

@@ -1,4 +1,4 @@
-"""From a job to its plan, and from the plan to the job's settings."""
+"""Make the plan of a job, and put it into the job's settings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,15 +27,15 @@ from regard.training.teacher import load_teachers
 FEW_STEPS, SMALLEST = (
     50,
     4,
-)  # a language model learns from fewer rows at once, where that leaves time for more
+)  # a language model gets smaller batches, if that leaves time for more steps
 EVALUATING = 0.1  # of the time
-HELD_OUT = 20, 200  # the fewest conversations to evaluate on, and the most
+HELD_OUT = 20, 200  # the smallest and the largest number of conversations to evaluate on
 
 
 def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device) -> None:
-    """Fill what the job's recipe leaves open; all processes follow the first one's plan.
+    """Fill the settings that the job's recipe leaves open; all processes follow the first one's plan.
 
-    The recipe of a run that was written before leaves nothing open.
+    The recipe of an existing run leaves nothing open.
     """
     if "version" in job.sections["data"]:
         return
@@ -52,21 +52,21 @@ def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device)
     if problem is not None:
         raise problem
     if settings is None:
-        raise SystemExit(2)  # the first process says why
+        raise SystemExit(2)  # the first process reports why
     for key, value in settings.items():
         section, _, name = key.partition(".")
         job.sections[section][name] = value
     if plan is not None:
         job.comments = comments(plan)
-        if plan.request.machine is not None:  # it has decided more than rates
+        if plan.request.machine is not None:  # the plan has chosen more than rates
             job.summary = describe(plan)
         elif plan.settings.get("train.precision"):
             job.summary = [f"plan: {precision_words(plan)}"]
 
 
 def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None, bf16: bool) -> Plan:
-    """The plan for a job, on a machine; None where the steps are given, so that its speed does not matter.
-    `bf16`: it is a CPU that multiplies bf16 much faster than float32.
+    """Make the plan for a job, on a machine; None if the steps are given, so that its speed does not matter.
+    `bf16`: the machine is a CPU that multiplies bf16 much faster than float32.
     """
     sections = job.sections
     by_hand = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
@@ -100,8 +100,7 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None,
 
 
 def share_held_out(task: str, section: Mapping[str, Any], rows: int) -> float:
-    """The share of the data that is evaluated on: of conversations for a language model, no more than
-    data.held_out."""
+    """The share of the data that is evaluated on; at most data.held_out conversations."""
     names = TASKS[task][0].data_config.__dataclass_fields__
     holdout, limit = (section.get(name, names[name].default if name in names else None)
                      for name in ("holdout", "held_out"))  # fmt: skip
@@ -114,8 +113,7 @@ def describe_held_out(share: float, rows: int) -> str:
 
 
 def plan_student(request: Request, teachers: list[Model], parent: Model | None, job: Job) -> Plan:
-    """The plan for a model that learns from others; where it learns their probabilities, it reads no more at
-    once than they can."""
+    """Make the plan for a student; if it learns probabilities, its context fits its teachers'."""
     plan = plan_request(with_teachers(request, teachers), parent, bool(job.valid))
     context = min(teacher.task.context for teacher in teachers)
     if plan.request.teaching.flops and plan.settings.get("model.context", 0) > context:
@@ -141,14 +139,14 @@ def plan_steps(request: Request, parent: Model | None, validated: bool) -> Plan:
         return make_plan(request)
     if request.task != "words":
         return plan_from_base(request, parent, validated)
-    plan = make_plan(request)  # vectors are trained on as they are trained
-    for key in [key for key in plan.settings if key.startswith("model.")]:  # which the base has
+    plan = make_plan(request)  # vectors are fine-tuned as they are trained
+    for key in [key for key in plan.settings if key.startswith("model.")]:  # from the base
         del plan.settings[key], plan.reasons[key]
     return plan
 
 
 def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
-    """The plan for a model that is trained further: its sizes and tokenizers are known."""
+    """Make the plan for fine-tuning: the model's sizes and tokenizers are known."""
     plan = plan_with(use_bf16(request), parent)
     facts, get, affordable = plan.request.facts, request.by_hand.get, None
     batch = get("train.batch")
@@ -188,21 +186,21 @@ def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
 
 
 def count_affordable(plan: Plan, rows: float) -> int:
-    """Steps of so many rows that there is time for."""
+    """The number of steps of this many rows that there is time for."""
     assert plan.request.machine is not None
     units = rows * rows_of(plan)[1].units
     return max(10, int(seconds_to_train(plan) / step_seconds(plan.request.machine, plan.cost, units)))
 
 
 def affordable_batch(plan: Plan, rows: int) -> int:
-    """Rows of a step; fewer for a language model that is large for this machine, so that there are steps."""
+    """Rows of a step; fewer for a language model that is large for this machine, to have enough steps."""
     while plan.request.task == "converse" and rows > SMALLEST and count_affordable(plan, rows) < FEW_STEPS:
         rows //= 2
     return rows
 
 
 def affordable_rows(plan: Plan, interval: int) -> int:
-    """Rows to evaluate on, which takes a third of the time that it takes to learn them."""
+    """Rows to evaluate on, which takes a third of the time of training on them."""
     assert plan.request.machine is not None
     row = step_seconds(plan.request.machine, plan.cost, rows_of(plan)[1].units)
     rows = EVALUATING * seconds_to_train(plan) * 3 / (row * (2 + plan.steps // interval))

@@ -1,4 +1,4 @@
-"""The plan of a run: every setting that nobody has given, and why."""
+"""The plan of a run: every setting that was not given, and the reason for it."""
 
 import math
 from collections.abc import Mapping
@@ -17,36 +17,36 @@ from regard.training.plan.speed import READING, Cost, Row, cost_of, memory_of, s
 STREAMS = ("write", "fill", "restore", "words")  # running text
 ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
 USABLE = 0.8  # of the memory
-AVERAGED = 200  # steps, from which on their moving average says more than the last one
-EVALUATED = 4000  # steps that were given, from which on they are evaluated as often as the plan advises
+AVERAGED = 200  # from this many steps on, the moving average of the loss is better than the last one
+EVALUATED = 4000  # from this many given steps on, evaluations are as frequent as the plan advises
 COMPILED = 3.0  # minutes of a run that is compiled on a GPU, see compilation.pays
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A size of model for these data, and how much of them it reads."""
+    """A model size for these data, and the amount of data that it reads."""
 
     settings: dict[str, Any]  # of [model]
     size: Size
     units: float  # of the data
     row: float  # units of a row
     batch: float  # units of a step
-    readable: float  # units in the time, or in the steps that were given
+    readable: float  # units in the given time or steps
 
 
 @dataclass
 class Plan:
-    """What was chosen, why, and what will come of it."""
+    """The chosen settings, the reasons, and the expected cost."""
 
     request: Request
-    settings: dict[str, Any] = field(default_factory=dict)  # by SECTION.NAME, those that nobody gave
+    settings: dict[str, Any] = field(default_factory=dict)  # by SECTION.NAME, if not given
     reasons: dict[str, str] = field(default_factory=dict)
-    steps: int = 0  # expected, where the clock decides
+    steps: int = 0  # expected, if the clock decides
     candidate: Candidate | None = None
-    data: list[str] = field(default_factory=list)  # what was read, in a few lines
+    data: list[str] = field(default_factory=list)  # facts about the data, in a few lines
 
     def choose(self, key: str, value: Any, reason: str) -> None:
-        """Settle a setting, unless it was given or settled before."""
+        """Choose a setting, unless it was given or chosen before."""
         if key not in self.request.by_hand and key not in self.settings and value is not None:
             self.settings[key], self.reasons[key] = value, reason
 
@@ -59,7 +59,7 @@ class Plan:
         return {key.partition(".")[2]: value for key, value in both.items() if key.startswith(f"{name}.")}
 
     def model_settings(self) -> dict[str, Any]:
-        """Settings of [model], with those of its preset."""
+        """Settings of [model], including the preset's."""
         own = self.section("model")
         own.pop("kind", None)
         return dict(MODELS[self.request.kind][2].get(own.pop("preset", ""), {})) | own
@@ -69,7 +69,7 @@ class Plan:
         return self.request.teaching.added_to(self.cost_of({}, self.model_settings()))
 
     def cost_of(self, size: dict[str, Any], model: dict[str, Any]) -> Cost:
-        """What a model of these settings costs, without teachers."""
+        """The cost of a model with these settings, without teachers."""
         _, row, fixed = rows_of(self, size)
         return cost_of(self.request.kind, model, fixed, row, self.by_muon)
 
@@ -92,7 +92,7 @@ class Plan:
         return self.steps * self.batch / rows_of(self)[0]
 
     def seconds(self) -> float:
-        """How long the run takes."""
+        """The time that the run takes."""
         machine, minutes = self.request.machine, self.get("train.minutes")
         assert machine is not None
         compiled, passes = self.is_compiled(), 2 if self.get("task.r_drop") else 1
@@ -115,7 +115,7 @@ class Plan:
         return (minutes or 0) >= (COMPILED if has_fixed_shapes else 15)
 
     def memory(self) -> float:
-        """The bytes that are used at most: on a GPU, or on a CPU with those of the data."""
+        """The largest number of bytes that are used; on a CPU, the data's are included."""
         assert self.request.machine is not None
         vocab, batch = vocab_of(self), self.batch
         micro = self.get("train.micro")
@@ -128,7 +128,7 @@ class Plan:
 
 
 def make_plan(request: Request) -> Plan:
-    """Choose all that was not given."""
+    """Choose all settings that were not given."""
     plan = Plan(request := precision.use_bf16(request))
     if request.facts.built_in and request.minutes is None:
         for key, value in BUILT_IN[request.task].items():
@@ -165,7 +165,7 @@ def choose_size(plan: Plan) -> Candidate:
         return preset | {k: v for k, v in size.items() if k != "preset"} | plan.model_settings()
 
     best: Candidate | None = None
-    like: tuple[Cost, Size] | None = None  # the cost of the smallest one, from which the others' follow
+    like: tuple[Cost, Size] | None = None  # the cost of the smallest one, from which the others are derived
     for size, settings in sizes(request):
         settings = settings | shape_settings(plan, settings)
         if like is None and request.steps is None:
@@ -206,7 +206,7 @@ def shape_settings(plan: Plan, size: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None) -> Candidate:
-    """How much a model of this size reads, and how much in a step."""
+    """The amount that a model of this size reads, in total and in a step."""
     request, advice = plan.request, plan.request.advice
     units, row, _ = rows_of(plan, settings)
     limit = rules.choose_passes(advice, units, math.inf) * units
@@ -230,7 +230,7 @@ def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None)
 
 
 def seconds_to_train(plan: Plan) -> float:
-    """The time that is left for steps."""
+    """The time that remains for steps."""
     minutes = plan.request.minutes or rules.DEFAULT_MINUTES
     assert plan.request.machine is not None
     compiled = minutes >= COMPILED if plan.request.gpu else precision.compiling_pays(plan.request)
@@ -246,7 +246,7 @@ def given_batch(plan: Plan, row: float) -> float | None:
     return None if batch is None else float(batch) * (1.0 if plan.request.task in ROWS else row)
 
 
-# What the data are to a model
+# The data as a model reads them
 
 
 def context_of(plan: Plan, dim: int) -> int:
@@ -269,7 +269,7 @@ def tokenizers_of(plan: Plan) -> tuple[str, str]:
 
 
 def vocab_of(plan: Plan) -> int:
-    """About as many different tokens as there will be."""
+    """The approximate number of different tokens."""
     facts, (kind, _) = plan.request.facts, tokenizers_of(plan)
     if facts.vocab:
         return facts.vocab
@@ -320,7 +320,7 @@ def rows_of(plan: Plan, model: Mapping[str, Any] | None = None) -> tuple[float, 
 
 
 def choose_steps(plan: Plan, candidate: Candidate) -> int:
-    """Settle the batch, and how long to train: by the clock, or for fewer steps if the data give no more."""
+    """Choose the batch and the length of training: by the clock, or fewer steps if there are few data."""
     request, advice, batch = plan.request, plan.request.advice, candidate.batch
     if given_batch(plan, candidate.row) is None:
         by_rows = request.task in ROWS or request.task == "embed"
@@ -338,7 +338,7 @@ def choose_steps(plan: Plan, candidate: Candidate) -> int:
 
 
 def choose_rates(plan: Plan, candidate: Candidate) -> None:
-    """Settle the optimizer's settings, and those against memorising."""
+    """Choose the optimizer's settings and the regularisation."""
     request, advice, task, steps = plan.request, plan.request.advice, plan.request.task, plan.steps
     facts = request.facts
     passes = steps * candidate.batch / candidate.units
@@ -366,7 +366,7 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     if steps >= AVERAGED:
         plan.choose("train.ema", advice.ema, best)
     plan.choose("task.smoothing", advice.smoothing, best)
-    if request.steps is not None and steps < EVALUATED:  # as many as were asked for, and nothing else
+    if request.steps is not None and steps < EVALUATED:  # only as many as were asked for
         return
     share = 0.0
     if request.machine is not None and request.held:
@@ -380,7 +380,7 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
 
 
 def choose_precision(plan: Plan) -> None:
-    """bf16 on a CPU that is faster so; compiled, where that saves more time than it takes."""
+    """Choose bf16 on a CPU that is faster with it, and compiling if it saves more time than it takes."""
     request = plan.request
     if not precision.wants_bf16(request) or plan.cost.width < precision.NARROWEST:
         return

@@ -1,4 +1,4 @@
-"""In which precision a CPU trains, and whether its steps are compiled."""
+"""The precision in which a CPU trains, and whether its steps are compiled."""
 
 import shutil
 from dataclasses import replace
@@ -9,15 +9,15 @@ from regard.training.plan.speed import Machine, known_machine
 
 STATIC = ("write", "fill", "restore", "see")  # batches of one shape
 NARROWEST = 64  # width; bf16 slows narrower models down, because converting takes longer than it saves
-FASTER = 1.6  # in bf16, of models of the widths that are planned; to the same loss (docs/performance.md)
+FASTER = 1.6  # speed-up by bf16 for models of the planned widths, to the same loss (docs/performance.md)
 COMPILED_FASTER = 1.4  # a compiled step in bf16
 COMPILING = 90.0  # seconds, on two cores
-USUAL = known_machine("cpu2")  # where the steps are given, and no machine was measured
+USUAL = known_machine("cpu2")  # if the steps are given, and no machine was measured
 
 
 def wants_bf16(request: Request) -> bool:
-    """Whether a model that is wide enough is to be trained in bf16 on this CPU. Vectors of words are looked
-    up, not multiplied, and the built-in data have settings that were measured in float32."""
+    """Return whether a model that is wide enough should be trained in bf16 on this CPU. Vectors of words are
+    looked up, not multiplied, and the built-in data have settings that were measured in float32."""
     measured = request.facts.built_in and request.minutes is None
     by_hand = request.by_hand.get("train.precision") is not None
     narrow = request.by_hand.get("model.dim", NARROWEST) < NARROWEST
@@ -25,7 +25,7 @@ def wants_bf16(request: Request) -> bool:
 
 
 def use_bf16(request: Request) -> Request:
-    """The request for a CPU that is as fast as it trains."""
+    """Return the request with a CPU's speed in the precision of training."""
     machine = request.machine
     if machine is None or not wants_bf16(request):
         return request
@@ -34,8 +34,8 @@ def use_bf16(request: Request) -> Request:
 
 
 def compiling_pays(request: Request, seconds: float | None = None) -> bool:
-    """Whether compiling a step in bf16 saves more than it takes of a run of so many seconds; by default, of
-    the time that was given."""
+    """Return whether compiling a step in bf16 saves more time than it takes, in a run of this many seconds;
+    by default, in the given time."""
     compile = request.by_hand.get("train.compile", "auto")
     if compile != "auto" or not wants_bf16(request):
         return bool(compile == "on")

@@ -9,7 +9,7 @@ UNITS = {"see": "pictures", "hear": "recordings", "caption": "captions"}
 
 
 def describe(plan: Plan) -> list[str]:
-    """The plan in a few lines: size, data, steps, rates, time and memory."""
+    """Describe the plan in a few lines: size, data, steps, rates, time and memory."""
     request = plan.request
     unit, (units, _, _) = UNITS.get(request.task, "tokens"), rows_of(plan)
     read = f"{plan.steps:,} steps of {count(plan.batch)} {unit}, {plan.passes:.3g} passes over the data"
@@ -28,7 +28,7 @@ def describe(plan: Plan) -> list[str]:
 
 
 def comments(plan: Plan) -> list[str]:
-    """Why each setting has its value, for the top of recipe.toml."""
+    """The reason for each setting, for the top of recipe.toml."""
     return ["Planned by regard train:"] + [
         f"  {key} = {plan.settings[key]}: {reason}" for key, reason in plan.reasons.items()
     ]
@@ -77,7 +77,7 @@ def limit_words(plan: Plan) -> str:
 
 
 def teacher_words(plan: Plan) -> str:
-    """What the teachers do, and how much of the time it takes."""
+    """Describe the work of the teachers, and its share of the time."""
     teaching, minutes = plan.request.teaching, plan.get("train.minutes")
     who, s = ("the teacher", "s") if teaching.teachers == 1 else (f"{teaching.teachers} teachers", "")
     if teaching.flops:
@@ -114,7 +114,7 @@ def machine_words(machine: Machine) -> str:
 
 
 def count(n: float) -> str:
-    """A number in three digits: 10.6 M."""
+    """Format a number with three digits: 10.6 M."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if n >= size:
             return f"{n / size:.3g} {letter}"

@@ -1,8 +1,8 @@
-"""The advice: which settings suit data, a machine and a time. Every rule is a few lines, with its source.
+"""The rules: settings for the data, the machine and the time. Every rule is a few lines, with its source.
 
 All rules are pure functions, so that tests can table them and docs/plan.md can draw them. "Measured" means
-docs/results.md or docs/plan.md. Weights are those of the blocks, without embeddings. A unit is what a
-task counts its data in: tokens of texts, pictures, recordings.
+docs/results.md or docs/plan.md. Weights are those of the blocks, without embeddings. A unit is the
+task's measure of data: tokens of texts, pictures, recordings.
 """
 
 import math
@@ -17,16 +17,16 @@ DEFAULT_MINUTES = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What is known to work for a task. A pair of numbers is for a CPU and for a GPU."""
+    """Values that are known to work for a task. A pair of numbers is for a CPU and for a GPU."""
 
     # Size
     dim: int = 128  # the narrowest model, unless the time is too short for it
-    weights_per_unit: float = 12  # most weights for each unit of data
-    units_per_weight: float = 2  # least units that a weight must read, or the model is too large for the time
+    weights_per_unit: float = 12  # the largest number of weights for each unit of data
+    units_per_weight: float = 2  # units that each weight must read, or the model is too large for the time
     # Steps
     batch: tuple[float, float] = (0.8, 1.6)  # units of a step, in square roots of all units that are read
     passes: float = 30  # over the data, at most
-    repeats: float = 0.0  # of less than a million units, more passes: (1e6 / units) ** repeats times as many
+    repeats: float = 0.0  # below a million units, more passes: (1e6 / units) ** repeats times as many
     steps: int = 600  # at least, if there is time
     # The learning rate at a width up to `known`; above it falls with (known / dim) ** falls
     optimizer: str = "muon"
@@ -39,11 +39,11 @@ class Advice:
     # Against memorising: at one pass, and at many
     weight_decay: tuple[float, float] = (0.1, 0.1)
     dropout: tuple[float, float] = (0.1, 0.1)
-    smoothing: float | None = None  # of labels; None: as the task has it
-    ema: float | None = None  # of the weights: the last such share of the steps counts half
+    smoothing: float | None = None  # label smoothing; None: the task's default
+    ema: float | None = None  # moving average of the weights, in which this share of the steps counts half
 
 
-# What each task's numbers rest on. write: Shakespeare, tiny on a CPU (1.57) and mini on a GPU (1.41).
+# The sources of each task's numbers. write: Shakespeare, tiny on a CPU (1.57) and mini on a GPU (1.41).
 # translate: Multi30k, 4 + 4 layers, dim 256 (40.7). chat: DailyDialog (33.8). fill: reviews and WikiText-2,
 # 5,300 steps (52 %). see: Fashion-MNIST (94.7; CPU 90.9). caption: Flickr8k (22.1). The others: their
 # built-in sets.
@@ -89,7 +89,7 @@ ADVICE: dict[str, Advice] = {
     ),
 }  # fmt: skip
 
-# Recurrent models have no blocks for Muon, and like what docs/results.md has for Multi30k.
+# Recurrent models have no blocks for Muon, and use the settings of docs/results.md for Multi30k.
 RECURRENT = {"optimizer": "adamw", "lr": 2e-3, "known": 256, "falls": 1.0, "weight_decay": (0.1, 0.1)}
 
 
@@ -103,9 +103,9 @@ def advice_for(task: str, kind: str) -> Advice:
 def choose_tokenizer(task: str, facts: Facts) -> dict[str, Any]:
     """The kind of tokenizer and its vocabulary, as settings of [data].
 
-    Characters where there is too little text to learn words from (nanoGPT: Shakespeare, 1.1 MB), and of pairs
+    Characters if there is too little text to learn words from (nanoGPT: Shakespeare, 1.1 MB), and of pairs
     whose sides are single words, as words and their pronunciations (Yolchuyeva et al. 2019 read graphemes),
-    or of single words that have a class (4,500 names: 95 %; as pieces of words, which are known whole, 36 %).
+    or of single words that have a class (4,500 names: 95 %; with word pieces, 36 %).
     A side of few different words that are often repeated, such as phonemes, is read word by word.
     """
     if task == "words":
@@ -135,26 +135,27 @@ def choose_tokenizer(task: str, facts: Facts) -> dict[str, Any]:
 
 
 def symbols(side: Side, rows: int) -> str | None:
-    """The tokenizer for a side that is no running text: one of few symbols, or single words."""
+    """The tokenizer for a side that is not running text: one of few symbols, or single words."""
     if side.vocabulary <= 500 and side.words >= 20 * side.vocabulary and side.words / max(1, rows) > 1.5:
         return "word"
     return "char" if side.words / max(1, rows) < 1.5 and side.alphabet < 1000 else None
 
 
 def choose_vocab(characters: int, running: bool = False) -> int:
-    """The vocabulary of word pieces, by the size of the text, and whether it is running text to go on with.
+    """The vocabulary of word pieces, by the size of the text, and whether it is running text to continue.
 
     Measured: 4,000 for Multi30k (4 M characters; 2,000 and 8,192 are worse), 16,000 for reviews and
-    WikiText-2 (44 M) with words hidden. A power between; small ones for little text, Sennrich & Zhang 2019.
-    Running text, WikiText-2 (11 M): 16,000 before 8,000 and 2,000 in 1.3 and in 5 passes (bits per byte).
+    WikiText-2 (44 M) for masked words. Interpolated by a power; small ones for little text, Sennrich & Zhang
+    2019. Running text, WikiText-2 (11 M): 16,000 before 8,000 and 2,000 in 1.3 and in 5 passes (bits per
+    byte).
     """
     size = 16000 * (characters / 11e6) ** 0.5 if running else 4000 * (max(1, characters) / 4e6) ** 0.6
     return int(min(32_000, max(1000, round(size, -3))))
 
 
 def tokens_of(side: Side, kind: str, vocab: int) -> float:
-    """About how many tokens the texts of a side have. Measured on English: 3.7 characters for each of 4,000
-    word pieces, 4.5 for each of 16,000; a word and its space at most."""
+    """The approximate number of tokens of a side's texts. Measured on English: 3.7 characters for each of
+    4,000 word pieces, 4.5 for each of 16,000; a word and its space at most."""
     if kind in ("char", "byte"):
         return side.characters
     if kind == "word":
@@ -193,7 +194,7 @@ class Size:
     decoder_depth: int | None = None
 
     def weights(self, kind: str) -> float:
-        """About as many as the blocks have: attention has 4 dim², the feed-forward 8 dim² or 3 dim hidden."""
+        """Approximate weights of the blocks: attention 4 dim², the feed-forward 8 dim² or 3 dim hidden."""
         feed = 8 * self.dim if self.hidden is None else (3 if kind == "transformer" else 2) * self.hidden
         layer = self.dim * (4 * self.dim + feed)
         if kind not in ("transformer", "t5", "captioner"):
@@ -225,7 +226,8 @@ def ladder(kind: str) -> list[Size]:
 
 
 def fits(advice: Advice, weights: float, units: float, readable: float) -> bool:
-    """Whether a model is neither too large for the data nor for the time, when it reads `readable` units.
+    """Return whether a model is neither too large for the data nor for the time, if it reads `readable`
+    units.
 
     With strong regularisation, models far larger than Hoffmann et al. 2022 advise win on repeated data (Kim
     et al. 2025; measured: 10 M weights for 1 M characters). How long a weight must be trained is measured.
@@ -237,13 +239,13 @@ def fits(advice: Advice, weights: float, units: float, readable: float) -> bool:
 
 
 def choose_batch(advice: Advice, units: float, row: float, gpu: bool) -> int:
-    """Units of a step, by all that are read: the critical batch grows with their square root (Zhang et al.
-    2025), and eight rows at least tell a direction. A GPU takes larger ones in the same time."""
+    """Units of a step, by the units that are read: the critical batch grows with their square root (Zhang et
+    al. 2025), and a gradient needs eight rows at least. A GPU takes larger ones in the same time."""
     return round_power(max(8 * row, advice.batch[gpu] * math.sqrt(units)))
 
 
 def choose_passes(advice: Advice, units: float, readable: float) -> float:
-    """Passes over the data in the time, at most those after which a model learns by heart.
+    """Passes over the data in the time, up to the number after which a model memorises.
 
     Muennighoff et al. 2023: four are as good as new data, and after about 16 little is left to learn;
     dropout, weight decay and augmentation allow more."""
@@ -252,14 +254,14 @@ def choose_passes(advice: Advice, units: float, readable: float) -> float:
 
 
 def choose_warmup(steps: int) -> int:
-    """Measured good: 50 of 600 steps, 300 of 5,300, 400 of 6,000 and of 9,000."""
+    """Good values, measured: 50 of 600 steps, 300 of 5,300, 400 of 6,000 and of 9,000."""
     return min(400, max(min(20, steps // 4), round(0.07 * steps)))
 
 
 def choose_lr(advice: Advice, dim: int, batch: float) -> float:
     """Muon's steps have the same size in every shape (Liu et al. 2025), so that one rate suits many widths:
     measured, 0.004 is within 1.3 % of the best loss from dim 64 to 512. That of AdamW falls with the width
-    (Yang et al. 2022). Large batches like more: 0.004 for 4,096 characters, 0.006 - 0.008 for 16,384."""
+    (Yang et al. 2022). Large batches need more: 0.004 for 4,096 characters, 0.006 - 0.008 for 16,384."""
     lr = advice.lr * min(1.0, advice.known / dim) ** advice.falls
     lr *= min(2.0, max(1.0, (batch / 4096) ** advice.rises))
     return float(f"{lr:.2g}")
@@ -277,7 +279,7 @@ def choose_schedule(task: str, pressure: float) -> str:
 def pressure_to_memorise(passes: float, weights_per_unit: float) -> float:
     """From 0 to 1, on scales of doublings: 0 up to four passes (Muennighoff et al. 2023), and for a model
     with half a weight for each unit of data; 1 from 32 passes and eight weights on. Measured on Shakespeare
-    in 33 passes: 0.7 weights for each character don't memorise, 10 go from 1.50 to 2.81 if they may."""
+    in 33 passes: 0.7 weights for each character don't memorise, 10 rise from 1.50 to 2.81."""
     often = min(1.0, max(0.0, math.log2(max(1.0, passes) / 4) / 3))
     large = min(1.0, max(0.0, (math.log2(max(1e-6, weights_per_unit)) + 1) / 4))
     return often * large
@@ -291,13 +293,13 @@ def choose_dropout(advice: Advice, pressure: float) -> float:
 
 def choose_weight_decay(advice: Advice, pressure: float) -> float:
     """Grows where data are repeated (Kim et al. 2025). Shakespeare: 0.1 in one pass (0.5 is worse by 0.02), 1
-    in ten passes of 10 M weights, which alone keeps them from memorising in 30."""
+    in ten passes of 10 M weights, which alone prevents memorising in 30."""
     few, many = advice.weight_decay
     return float(f"{few * (many / few) ** min(1.0, 2.5 * pressure):.2g}")
 
 
 def choose_patience(passes: float) -> int | None:
-    """Evaluations without improvement after which a run stops, where it may only memorise repeated data."""
+    """Evaluations without improvement after which a run stops, if it may only memorise repeated data."""
     return 6 if passes > 4 else None
 
 
@@ -317,7 +319,7 @@ def choose_evaluation(steps: int, passes: float, share: float = 0.0) -> int:
 
 
 def choose_patch(size: int, gpu: bool, passes: float) -> int:
-    """Pixels of a patch; `passes` are those that a patch of a fourteenth of the size leaves time for.
+    """Pixels of a patch; `passes` is the number of passes with patches of a fourteenth of the size.
 
     Measured on Fashion-MNIST (28): 7 on a CPU, where 16 patches leave time for more passes. On a GPU 2
     before 4 where there is time (94.5 against 93.9 without blending, 7,000 steps). The default of 4 for the
@@ -332,13 +334,13 @@ MODERN = {"model.positions": "rotary", "model.norm": "rms", "model.ffn": "swiglu
 def other_settings(task: str, facts: Facts, passes: float, gpu: bool, tuned: bool = False) -> dict[str, Any]:
     """Settings that only some tasks have.
 
-    Pictures: the more passes, the more they are changed each time (Touvron et al. 2021); measured on
+    Pictures: the more passes, the stronger the augmentation (Touvron et al. 2021); measured on
     Fashion-MNIST, 13 passes on a CPU and 77 on a GPU. Masked words: without next sentences (Liu et al. 2019;
     measured: 89.2 against 87.6 on SST-2), and norms before the layers, which train at any depth and batch
     (Xiong et al. 2020; measured: a loss of 4.83 against 5.12 at dim 512). Classes: the same norms, and the
     mean of all tokens (SST-2 from scratch: 82.1 against 81.1). Replies: the layers that translate best.
     Pairs that are often repeated, on a GPU: R-Drop, which takes twice the time (38.9 against 37.7 BLEU).
-    Captions: what fine-tunes an encoder that has seen many pictures, on Flickr8k.
+    Captions: the settings to fine-tune a pre-trained encoder, on Flickr8k.
     """
     flip = {"task.flip": True} if facts.mirrored else {}
     if task == "see" and passes > 30:
@@ -361,7 +363,7 @@ def other_settings(task: str, facts: Facts, passes: float, gpu: bool, tuned: boo
 
 
 def are_photographs(facts: Facts) -> bool:
-    """Whether an encoder that has seen many photographs helps, and is here."""
+    """Return whether an encoder that was pre-trained on photographs helps, and is installed."""
     return facts.has_encoder and facts.channels == 3 and facts.size >= 64
 
 

@@ -1,4 +1,4 @@
-"""What a plan is asked for, and the sizes of model that it chooses from."""
+"""The request for a plan, and the model sizes that it chooses from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,38 +11,38 @@ from regard.training.plan.rules import Size
 from regard.training.plan.speed import Cost, Machine, working_speed
 from regard.training.teacher import TEACHERS_SHARE
 
-SHARE = 0.93  # of the time that is left for training; the rest are checkpoints, samples and waiting for data
+SHARE = 0.93  # the share of the time for training; the rest are checkpoints, samples and waiting for data
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """What teachers cost."""
+    """The cost of teachers."""
 
     teachers: int = 0
     seconds: float = 0.0  # before the first step, in which they answer all sources
-    flops: float = 0.0  # for a unit of each step, where their probabilities are learned
+    flops: float = 0.0  # for a unit of each step, if their probabilities are learned
 
     def added_to(self, cost: Cost) -> Cost:
         return replace(cost, body=cost.body + self.flops)
 
     def seconds_of(self, minutes: float) -> float:
-        """The time of a run that they take: part of it at most."""
+        """The time of a run that teachers take, a part of it at most."""
         return min(self.seconds, TEACHERS_SHARE * 60 * minutes)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is for."""
+    """The request for a plan."""
 
     task: str
     kind: str
-    by_hand: Mapping[str, Any]  # by SECTION.NAME: what the recipe or the user says
-    facts: Facts  # of what is trained on
-    machine: Machine | None = None  # not needed where the steps are given
-    own_kind: bool = True  # the recipe's own kind of model, not another one
+    by_hand: Mapping[str, Any]  # by SECTION.NAME: settings of the recipe or the user
+    facts: Facts  # of the training data
+    machine: Machine | None = None  # not needed if the steps are given
+    own_kind: bool = True  # the model is of the recipe's own kind
     teaching: Teaching = Teaching()
     bf16: bool = False  # for a CPU that computes faster in bf16
-    held: float = 0.0  # how much is evaluated on, in units of what is trained on
+    held: float = 0.0  # the validation data, relative to the training data
 
     @property
     def gpu(self) -> bool:
@@ -62,7 +62,7 @@ class Request:
 
 
 def sizes(request: Request) -> list[tuple[Size, dict[str, Any]]]:
-    """Sizes to choose from, smallest first, with their settings; one where the size was given."""
+    """Sizes to choose from, smallest first, with their settings; only one if the size was given."""
     by_hand = {
         key.removeprefix("model."): v for key, v in request.by_hand.items() if key.startswith("model.")
     }
@@ -86,7 +86,7 @@ def sizes(request: Request) -> list[tuple[Size, dict[str, Any]]]:
 
 
 def fit_heads(size: Size, by_hand: int | None) -> int:
-    """As many heads as were given, or about as many as the ladder has: they divide the width evenly."""
+    """The given number of heads, or the one nearest to the ladder's that divides the width evenly."""
     if isinstance(by_hand, int):
         return by_hand
     limit = min(size.dim, 2 * size.heads)  # one head is nearer than more
@@ -95,7 +95,7 @@ def fit_heads(size: Size, by_hand: int | None) -> int:
 
 
 def fine_passes(request: Request) -> float:
-    """About how many passes over pictures a ViT of width 256, with 196 patches of each, makes in the time."""
+    """The approximate number of passes over pictures in the time, of a ViT of width 256 with 196 patches."""
     machine, picture = request.machine, 4.4e9  # operations
     if machine is None:
         return 0.0
@@ -105,7 +105,7 @@ def fine_passes(request: Request) -> float:
 
 
 def evaluation_seconds(request: Request, cost: Cost, units: float) -> float:
-    """The time of an evaluation; that of a moving average is one more."""
+    """The time of an evaluation, including a second one for the moving average."""
     machine = request.machine
     if machine is None:
         return 0.0
@@ -114,8 +114,8 @@ def evaluation_seconds(request: Request, cost: Cost, units: float) -> float:
 
 
 def scale_cost(cost: Cost, of: Size, to: Size, kind: str) -> Cost:
-    """The cost of a size from that of another one, without building the model. What its products cost grows
-    with the weights, and what its scores cost with width and depth."""
+    """Derive the cost of a size from another one's, without building the model. The cost of products grows
+    with the weights, and the cost of scores with width and depth."""
     ratio, width = to.weights(kind) / of.weights(kind), to.dim / of.dim
     scores = min(cost.body, max(0.0, cost.body - 6 * cost.blocks)) if kind in ("gpt", "bert") else 0.0
     embedded = (cost.weights - cost.blocks) * width

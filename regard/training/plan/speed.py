@@ -1,4 +1,4 @@
-"""How fast a machine is, and what a model costs: the time and the memory of a step."""
+"""The speed of a machine and the cost of a model: the time and the memory of a step."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from regard.training.throughput import peak
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a plan needs to know of a machine. A model of width w runs at peak * w / (w + half) operations
+    """The speed of a machine. A model of width w runs at peak * w / (w + half) operations
     a second, after a pause for each layer and step in which kernels are launched."""
 
     name: str
@@ -37,12 +37,12 @@ class Machine:
     memory: float  # bytes that a model and its step may take
     half: float = 640.0  # the width that runs at half of the peak, compiled
     plain_half: float = 1450.0  # and not compiled
-    layer_seconds: float = 3.2e-4  # forward, backward and update of a layer, however small
+    layer_seconds: float = 3.2e-4  # seconds of forward, backward and update of a layer, however small
     step_seconds: float = 5e-4
     processes: int = 1
     inside: float = 350e9  # bytes per second from one process to another of the same machine (NVLink)
     between: float = 45e9  # and to one of another machine (400 Gbit/s)
-    bf16: bool = False  # a CPU that multiplies bf16 much faster; GPUs do so anyway
+    bf16: bool = False  # a CPU that multiplies bf16 much faster, as all GPUs do
 
     @property
     def gpu(self) -> bool:
@@ -77,15 +77,15 @@ MACHINES = {
     "rtx4090": Machine(name="rtx4090", peak=150e12, memory=23 * 2**30, half=300, plain_half=660, **SLOW),
     "t4": Machine(name="t4", peak=40e12, memory=15 * 2**30, half=200, plain_half=440, **SLOW),
 }
-WORD = 2e5  # operations for a word of word2vec, as fast as it is on two cores
-FASTER_NOW = 1.15  # than what is remembered; less is chance, and would change a plan from run to run
-FASTER = 2.0  # products of large matrices in bf16, on a CPU on which that is worth it
+WORD = 2e5  # operations for a word of word2vec, from its speed on two cores
+FASTER_NOW = 1.15  # times the remembered speed; less is chance, and would change plans between runs
+FASTER = 2.0  # products of large matrices in bf16, relative to float32, on a CPU that should use it
 PROCESS, READING = 0.36e9, 0.13e9  # bytes of Python with torch; and to encode a million characters or more
 CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
 
 
 def find_machine(name: str | None, device: torch.device) -> Machine:
-    """A machine by its name, or as many processes as a number says, each with a device as this one has."""
+    """Find a machine by its name, or make one of a number of processes with this machine's device each."""
     if name is not None and not (name.isdecimal() and int(name)):
         return known_machine(name)
     machine = this_machine(device)
@@ -106,7 +106,7 @@ def known_machine(name: str) -> Machine:
 
 
 def this_machine(device: torch.device) -> Machine:
-    """This machine: as measured now, or before, while nothing else slowed it down."""
+    """This machine, with its best speed: measured now, or before, when nothing else slowed it down."""
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
     if device.type == "cuda":
         name, memory = (
@@ -128,7 +128,7 @@ def this_machine(device: torch.device) -> Machine:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether this is a CPU that multiplies bf16 much faster than float32, as measured now or before."""
+    """Return whether this is a CPU that multiplies bf16 much faster than float32, measured now or before."""
     checks = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
     if device.type != "cpu" or not any(check is not None and check() for check in checks):
         return False
@@ -141,7 +141,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def free_memory() -> float:
-    """Bytes of memory of this machine that are free, or may be."""
+    """Bytes of memory of this machine that are free or can be freed."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")) + cached_memory()
     except (ValueError, OSError, AttributeError):  # another system
@@ -163,7 +163,7 @@ def remembered_path() -> Path:
 
 
 def read_remembered(path: Path) -> dict[str, float]:
-    """What was measured before; nothing if there is no such file, or another program wrote it."""
+    """Read earlier measurements; nothing if the file is missing, or another program wrote it."""
     try:
         known = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -179,7 +179,7 @@ def remember(path: Path, known: dict[str, float]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_text(path, json.dumps(known, indent=2) + "\n")
-    except OSError:  # a home that can't be written to: it is measured again next time
+    except OSError:  # the home can't be written to: it is measured again next time
         return
 
 
@@ -188,7 +188,7 @@ def remember(path: Path, known: dict[str, float]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a model costs, by unit: a token, a picture."""
+    """The cost of a model for each unit: a token, a picture."""
 
     weights: int  # all of them
     blocks: int  # without embeddings
@@ -280,7 +280,7 @@ def pass_over(model: nn.Module, row: Sequence[tuple[int, ...]]) -> tuple[float, 
 
 
 def step_seconds(machine: Machine, cost: Cost, units: float, compiled: bool = True) -> float:
-    """The time of a step that reads so many units."""
+    """The time of a step that reads this many units."""
     work = units / machine.processes * cost.flops + cost.muon
     wait = machine.step_seconds + machine.layer_seconds * cost.layers
     return work / working_speed(machine, cost, compiled) + wait * (1 if machine.processes == 1 else 1.2)
@@ -292,8 +292,7 @@ def working_speed(machine: Machine, cost: Cost, compiled: bool) -> float:
 
 
 def memory_of(machine: Machine, cost: Cost, units: float, vocab: int, muon: bool) -> float:
-    """The bytes of weights, gradients, the optimizer's state, and what a step keeps for its backward pass; on
-    a CPU, of all that the process has."""
+    """The bytes of weights, gradients, optimizer state and saved activations; on a CPU, of the process."""
     by_muon = cost.blocks if muon else 0
     state = 4 * (2 * cost.weights + by_muon + 2 * (cost.weights - by_muon))
     units /= machine.processes
@@ -311,5 +310,5 @@ def saved_of(machine: Machine, cost: Cost, units: float, recompute: bool = False
 
 
 def logits_of(units: float, vocab: int) -> float:
-    """The bytes of logits, which are computed a part at a time."""
+    """The bytes of logits, which are computed in parts."""
     return 8.0 * min(units, 8192) * vocab

@@ -1,4 +1,4 @@
-"""What teachers cost a student: the time in which they answer its sources, or their part of every step."""
+"""The cost of teachers for a student: the time to answer its sources, or their share of every step."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from regard.training.settings import FROM_DATA
 
 
 def plan_with(request: Request, model: Model) -> Plan:
-    """A plan in which size and vocabulary are a model's."""
+    """A plan with the size and the vocabulary of a given model."""
     config = vars(without_head(model.model).config)
     sizes = {f"model.{k}": v for k, v in config.items() if k not in FROM_DATA and v is not None}
     vocab = model.tokenizers[0].vocab if model.tokenizers else 0
@@ -23,7 +23,7 @@ def plan_with(request: Request, model: Model) -> Plan:
 
 
 def with_teachers(request: Request, teachers: Sequence[Model]) -> Request:
-    """The request of a student: its teachers' vocabulary, where they share it, and what they cost."""
+    """The request of a student: with its teachers' vocabulary, if they share it, and their cost."""
     plans = [
         plan_with(replace(request, kind=teacher.kind or request.kind, by_hand={}), teacher)
         for teacher in teachers
@@ -38,8 +38,8 @@ def with_teachers(request: Request, teachers: Sequence[Model]) -> Request:
 
 
 def seconds_to_answer(plan: Plan, beams: int) -> float:
-    """The time in which a teacher answers all sources by beam search: each is read once, and written by every
-    beam, a token at a time."""
+    """The time in which a teacher answers all sources by beam search: each source is read once, and every
+    beam writes a token at a time."""
     request, machine = plan.request, plan.request.machine
     if machine is None:
         return 0.0

@@ -36,7 +36,7 @@ const replaceWeights = (to) => (part) => {
 /** @type {(model: Model, change: Change) => number} the heads of an attention */
 function headsOf({ program }, { part = "", head = 0 }) {
   const step = program.byName.get(`${part}.weights`);
-  if (!step) throw new Error(`${part}: no attention of this model`);
+  if (!step) throw new Error(`${part}: not an attention of this model`);
   if (head >= step.heads) throw new Error(`${part}: there are heads 0 to ${step.heads - 1}, not ${head}`);
   return step.heads;
 }

@@ -418,7 +418,7 @@ def test_lies_of_tensors(tmp_path, llama_parts):
     path = damaged(tmp_path, metadata, {k: v for k, v in tensors.items() if k != name})
     user_error(lambda: regard.load(path), path, name, "missing")
     path = damaged(tmp_path, metadata, tensors | {"blk.0.what.weight": tensors[name]})
-    user_error(lambda: regard.load(path), path, "blk.0.what.weight", "no place")
+    user_error(lambda: regard.load(path), path, "blk.0.what.weight", "not part of")
 
 
 def test_every_cut_and_some_bits(tmp_path, llama_parts):
