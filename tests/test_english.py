@@ -46,14 +46,15 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_phrases_that_have_a_plainer_form() -> None:
-    found = []
+    findings = []
     paths = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("recipes/*.toml")])
     for path in (path for path in paths if ANY.search(path.read_text("utf-8"))):
         for line, text in texts(path):
             for match in ANY.finditer(text) if " " in text else ():
                 instead = list(PLAINER.values())[int(match.lastgroup[1:])]
-                found.append(f"{path.relative_to(PACKAGE.parent)}:{line}: {match[0]!r}; plainer: {instead}")
-    assert not found, "\n".join(found)
+                name = path.relative_to(PACKAGE.parent)
+                findings.append(f"{name}:{line}: {match[0]!r}; plainer: {instead}")
+    assert not findings, "\n".join(findings)
 
 
 def test_phrases_are_found() -> None:
