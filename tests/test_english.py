@@ -46,15 +46,16 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_phrases_that_have_a_plainer_form() -> None:
-    findings = []
+    phrases_used = []
     paths = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("recipes/*.toml")])
     for path in (path for path in paths if ANY.search(path.read_text("utf-8"))):
         for line, text in texts(path):
             for match in ANY.finditer(text) if " " in text else ():
                 instead = list(PLAINER.values())[int(match.lastgroup[1:])]
-                name = path.relative_to(PACKAGE.parent)
-                findings.append(f"{name}:{line}: {match[0]!r}; plainer: {instead}")
-    assert not findings, "\n".join(findings)
+                phrases_used.append(
+                    f"{path.relative_to(PACKAGE.parent)}:{line}: {match[0]!r}; plainer: {instead}"
+                )
+    assert not phrases_used, "\n".join(phrases_used)
 
 
 def test_phrases_are_found() -> None:

@@ -189,7 +189,7 @@ class Int8Weight(SmallWeight):
             self.parts = ()
 
     def dequantize(self) -> Tensor:
-        return self.parts[0].float() * self.parts[1][:, None] if self.parts else super().dequantize()
+        return self.parts[0].float() * self.parts[1][:, None] if self.parts else unpack_int8(self.packed)
 
 
 class Int4Weight(SmallWeight):
@@ -302,6 +302,12 @@ def pack_int8(q: Tensor, scale: Tensor) -> Any:
         zeros = torch.zeros(len(q), dtype=torch.int)
         weight = torch._make_per_channel_quantized_tensor(q, scale, zeros, 0)
         return torch.ops.quantized.linear_prepack(weight, None)
+
+
+def unpack_int8(packed: Any) -> Tensor:
+    """The numbers that packed integers stand for."""
+    W: Tensor = torch.ops.quantized.linear_unpack(packed)[0].dequantize()
+    return W
 
 
 def multiply_int8_plainly(x: Tensor, packed: tuple[Tensor, Tensor]) -> Tensor:

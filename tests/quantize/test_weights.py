@@ -75,6 +75,7 @@ def test_an_output_layer_with_rows_has_one_copy() -> None:
     weight.pack()
     assert not weight.parts
     assert torch.equal(F.linear(x, weight), y)
+    assert torch.equal(weight.dequantize(), Int8Weight(*packed).dequantize())
     assert torch.equal(F.linear(x[:1], weight), F.linear(x[:1], Int8Weight(*packed)))
 
 

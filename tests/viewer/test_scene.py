@@ -374,6 +374,15 @@ def test_a_model_without_attention_flows_through_time(tab):
     it.page.click("#open-block")
     it.page.wait_for_selector("[id='card-encoder.cells.0.forward.update_gate']")
     assert "gates" in it.text("#sentence")
+    titles = "all => Object.fromEntries(all.map(one => [one.id, one.querySelector('small').textContent]))"
+    both = it.page.eval_on_selector_all(".card-box", titles)
+    assert both["card-encoder.cells.0.backward.update_gate"].startswith("backward: ")
+    it = tab("lstm", "#view=look&depth=block")
+    it.page.wait_for_selector("[id='card-decoder.cells.1.forget_gate'] .pixels")
+    deep = it.page.eval_on_selector_all(".card-box", titles)
+    gates = [f"{layer}.{gate}_gate" for layer in (0, 1) for gate in ("input", "forget", "output")]
+    assert {f"card-decoder.cells.{name}" for name in gates} <= set(deep)
+    assert deep["card-decoder.cells.1.forget_gate"].startswith("layer 1: ")
 
 
 def test_the_scene_in_one_file(tab, tmp_path):

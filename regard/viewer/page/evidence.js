@@ -22,7 +22,7 @@ export function evidence(app, scene, named) {
   /** @param {HeadCorpus | null} corpus */
   const fill = (corpus) => {
     figures.replaceChildren(buildTable(`${headName(scene)}: how much of its attention goes where`,
-      compareTables(scene, corpus)), h("p", { class: "pale" }, live ? describeCorpus(corpus) : null));
+      compareTables(scene, corpus)), h("p", { class: "pale" }, live ? describeCorpus(scene, corpus) : null));
   };
   details.addEventListener("toggle", async () => {
     if (!details.open || figures.children.length) return;
@@ -72,12 +72,12 @@ function compareTables(scene, corpus) {
   };
 }
 
-/** @param {HeadCorpus | null} corpus */
-function describeCorpus(corpus) {
+/** @type {(scene: Scene, corpus: HeadCorpus | null) => string} */
+function describeCorpus(scene, corpus) {
   if (!corpus) return "The same figures on built-in texts are being computed ...";
   if ("reason" in corpus) return `There are no figures of other inputs: ${corpus.reason}.`;
   const { texts, repeats } = corpus;
-  const random = repeats
+  const random = patternsThere(scene, corpus)?.patterns.induction
     ? ` Induction and duplicates are measured on ${repeats} sequences of random tokens that come twice.` : "";
   return `The last three columns are of ${texts} built-in texts.${random}`;
 }

@@ -9,11 +9,12 @@ import { asMatrix, paint } from "./scene_paint.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
 /** @typedef {import("./scene_layout.js").Box} Box */
-/** @typedef {{ name: string, title: string, tensor: Tensor | null, shape: number[], heads: boolean,
- *   plus: boolean }} Card */
+/** @typedef {{ name: string, title: string, tensor: Tensor | null, shape: number[], words: string,
+ *   heads: boolean, plus: boolean }} Card */
 
 const KINDS = ["norm", "weights", "out", "hidden", "down", "residual"]; // of a block, worth a box
-const MOST = 14;
+const MOST = 14; // boxes of a block
+const MOST_CELLS = 60; // of recurrent cells: their gates in all layers, both ways
 const SIDE = 512; // numbers each way
 const PICKER = 40; // pixels of the images of heads below a card
 /** @type {Record<string, string>} */
@@ -34,10 +35,20 @@ function listNames({ tensors }, { items, open, recurrent, attention }) {
   const names = all.filter((name) => parts.includes(partOf(name)) && KINDS.includes(last(name.split("."))));
   const column = parts[0]?.split(".")[0];
   const isCell = (/** @type {string} */ name) =>
-    /(^|\.)cells\.0\./.test(name) && !/previous|from_/.test(name);
+    /(^|\.)cells\.\d/.test(name) && !/previous|from_/.test(name);
   const cells = recurrent && (attention === null || title === "Attention")
     ? all.filter((name) => name.startsWith(`${column}.`) && isCell(name)) : [];
-  return [...names, ...cells].slice(0, MOST);
+  return [...names.slice(0, MOST), ...cells.slice(0, MOST_CELLS)];
+}
+
+/**
+ * The layer of a recurrent cell and its direction, where there are several.
+ * @type {(name: string, all: string[]) => string}
+ */
+function cellWords(name, all) {
+  const [, layer, way] = name.match(/(?:^|\.)cells\.(\d+)\.(forward|backward)?/) ?? [];
+  const isDeep = all.some((one) => /(^|\.)cells\.1\./.test(one));
+  return [isDeep && layer ? `layer ${layer}` : "", way ?? ""].filter(Boolean).join(", ");
 }
 
 /** @type {(app: App, scene: Scene) => Promise<import("./scene.js").Depth>} */
@@ -52,7 +63,9 @@ export async function blockDepth(app, scene) {
     const { boxes } = scene.items[scene.open];
     const box = heads ? boxes.find((one) => partOf(one.name) === partOf(name)) : null;
     const title = box?.title ?? SHORT[kind] ?? manifest.texts[name].title;
-    return { name, title, tensor: tensor && asMatrix(tensor), shape, heads, plus: kind === "residual" };
+    const words = [cellWords(name, names), shapeWords(shape)].filter(Boolean).join(": ");
+    const plus = kind === "residual";
+    return { name, title, tensor: tensor && asMatrix(tensor), shape, words, heads, plus };
   }));
   const { title, layer } = scene.items[scene.open];
   const where = layer === null ? title : `Block ${layer}`;
@@ -134,7 +147,7 @@ function countColumns(count, width, height) {
 }
 
 /** @type {(app: App, scene: Scene, card: Card, room: number) => HTMLElement} */
-function cardButton(app, scene, { name, title, tensor, shape, heads, plus }, room) {
+function cardButton(app, scene, { name, title, tensor, words, heads, plus }, room) {
   const signed = !heads && !name.endsWith("_gate");
   const image = tensor ? place(paint({ tensor, signed }), { height: room }) : null;
   const isOpen = heads && partOf(name) === scene.attention?.name;
@@ -147,7 +160,7 @@ function cardButton(app, scene, { name, title, tensor, shape, heads, plus }, roo
   return h("button", {
     type: "button", class: `card-box${plus ? " plus" : ""}`, id: `card-${name}`, title: name,
     "data-zoom": isOpen ? "head" : null, onclick: open,
-  }, h("b", {}, plus ? "+ what came in" : title), image, h("small", { class: "pale" }, shapeWords(shape)));
+  }, h("b", {}, plus ? "+ what came in" : title), image, h("small", { class: "pale" }, words));
 }
 
 /** To the right, and at the end of a line around what is `below` its last box.
