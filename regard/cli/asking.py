@@ -106,7 +106,7 @@ def ask(options: argparse.Namespace) -> None:
         if not answered and isinstance(results[0], UserError) and len({str(r) for r in results}) == 1:
             if (following := next(lines, None)) is None:
                 where = "" if inputs else f"{batch[0][0]}: "
-                raise UserError(f"{where}{results[0]}")  # all are wrong in the same way: so is what was asked
+                raise UserError(f"{where}{results[0]}")  # all fail in the same way: the request is wrong
             lines = itertools.chain([following], lines)
         answered = True
         for (where, text), result in zip(batch, results, strict=True):
@@ -153,7 +153,7 @@ def answer_each(
 
 
 def note_unread(model: "Model", where: str, text: Any, advice: str = "give less text") -> int:
-    """Say that not all of a text is read, and return how many of its tokens are not."""
+    """Warn that a text is not read as a whole, and return the number of tokens left out."""
     if not model.task.may_be_long(text):
         return 0
     read, count = model.task.count_tokens(text)

@@ -34,8 +34,8 @@ ANSWER_OPTIONS: dict[str, dict[str, Any]] = {  # of `ask` and `score`, passed to
     "seed": INTEGER | {"help": "random seed; the same seed gives the same answers"},
 }
 COLUMN_OPTIONS = {  # of `train` and `score`: the columns of tables
-    "text": "the text that is learned, classified or compared",
-    "other": "the second text, of pairs with a label or a score",
+    "text": "the text to learn, to classify or to compare",
+    "other": "the second text of a pair with a label or a score",
     "label": "the class",
     "score": "the score",
     "source": "the text to translate or to reply to; inside an object such as translation, its key: en",
@@ -128,7 +128,7 @@ def build_parser() -> Parser:
     add_serve_options(add("serve", "serve models over HTTP: the page, an OpenAI-compatible API, metrics"))
     add_runs_options(add("runs", "list the runs in a folder, or compare two"))
 
-    p = add("info", "tell what a model is: kind, size, tokenizer, scores, data")
+    p = add("info", "describe a model: kind, size, tokenizer, scores, data")
     p.add_argument("model", metavar="MODEL")
     p.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -133,7 +133,7 @@ def obvious_texts(
 
 
 def last_word(name: str) -> str:
-    """Return what a column is about: Review Text -> text"""
+    """Return the last word of a column's name: Review Text -> text"""
     return re.split(r"[\W_]+", name.strip().lower())[-1]
 
 

@@ -95,8 +95,8 @@ Record = tuple[str, dict[str, Any]]  # where it is, and its fields
 def read_records(path: str, layout: Layout) -> Iterator[Record]:
     """Yield the location of each row of a table, and its fields; required ones are not empty.
 
-    Rows with an empty cell are left out and counted; of more than one in twenty, they are an error, unless
-    the layout skips them.
+    Rows with an empty cell are left out and counted; if they are more than one in twenty, an error is raised,
+    unless the layout skips them.
     """
     yield from table_records(read_table(path), layout)
 

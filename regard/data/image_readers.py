@@ -34,8 +34,8 @@ IMAGE = Field(
 
 
 def guess_files(file: str, learned: str, suffixes: Callable[[], Set[str]]) -> Guess:
-    """Return what takes the only column with bytes or paths of files for the field `file`, and of two columns
-    the other for what is learned."""
+    """Return a function that takes the only column with bytes or paths of files for the field `file`; if
+    there are two columns, the other one is for the field `learned`."""
 
     def is_file_cell(cell: Any) -> bool:
         if isinstance(cell, dict):

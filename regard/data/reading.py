@@ -16,10 +16,10 @@ from regard.data.recoding import check_encoding
 # pairs is a header only if its names are known, web pages and subtitles are plain text, and folders are read
 # without them. In versions 1 to 3, running text has tables only of binary formats, .jsonl and datasets on the
 # hub only under the key "text", and cells of tables lose the blanks around them; folders of it are read
-# without tables but .jsonl, and splits in several files are not known. A run goes on with the version that it
-# began with.
+# without tables but .jsonl, and splits in several files are not known. A resumed run keeps the version that
+# it began with.
 VERSION = 4
-EXAMPLES, LONGEST = 2, 60  # that are shown of what was read, and their characters
+EXAMPLES, LONGEST = 2, 60  # the number of examples that are shown, and their characters
 LEFT_OUT = ": left out "  # in a note about files
 EXAMPLE = "  example: "  # the beginning of a line with one
 

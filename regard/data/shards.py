@@ -250,12 +250,12 @@ def prepare(
 def divide_files(
     paths: Sequence[str], valid_paths: Sequence[str], config: DataConfig, part: Part | None
 ) -> tuple[Sequence[str], Sequence[str], dict[str, str]]:
-    """Return the files of a part, those of the first part, and digests of what all parts must share."""
+    """Return the files of a part, those of the first part, and digests of settings that all parts share."""
     if part is None:
         return paths, paths, {}
     number, count = part
     files: list[str] = []
-    for path in paths:  # of a remote folder, only what is read is copied
+    for path in paths:  # only the files of this part are copied from a remote folder
         files += (choose_texts(list_remote(path)) if is_remote(path) else []) or list_documents([path])
     if len(files) < count:
         raise UserError(

@@ -19,7 +19,7 @@ TEST = ("test", "testing")
 NAMES = {name: kind for kind, names in (("train", TRAIN), ("valid", VALID), ("test", TEST)) for name in names}
 RECORDING = re.compile(r"(?P<label>[^_]+)_(?P<voice>.+)_(\d+)\.wav", re.DOTALL | re.IGNORECASE)  # as in FSDD
 SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")  # after the name of a split in several files, as on hubs
-ABOUT = ("readme", "license", "licence", "dataset_dict", "dataset_info")  # files that are no data
+ABOUT = ("readme", "license", "licence", "dataset_dict", "dataset_info")  # files that are not data
 
 
 def number_groups(keys: Sequence[Hashable] | np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ def use_splits(
 
 
 def choose_test(paths: Sequence[str], has_classes: bool, has_media: bool = False) -> list[str]:
-    """Return what to score on, where folders have splits of their own: test, else valid."""
+    """Return the paths to score on, if folders have their own splits: test, else valid."""
     chosen: list[str] = []
     for path in (enter_folder(str(path), has_classes, has_media) for path in paths):
         splits = find_splits(path, has_classes) if reading_version() > 1 and is_folder(path) else {}

@@ -293,7 +293,7 @@ def open_stream(
     tokenizer: Tokenizer | None,
     hold_out: bool,
 ) -> tuple[TextStream, Stream | None, Tokenizer]:
-    """Open a stream; return what is held out of it, and the tokenizer, made from the first documents."""
+    """Open a stream; return its held-out documents, and the tokenizer, learned from the first ones."""
     counted = int(HELD_OUT / max(config.holdout, LEAST)) if hold_out else 0  # characters
     units, sample = read_beginning(paths, max(counted, SAMPLE if tokenizer is None else 1))
     characters = sum(len(text) for _, _, text in sample)

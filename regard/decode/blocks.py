@@ -127,7 +127,7 @@ class Branch:
         self.kernels = kernels
 
     def norm_once(self, x: Tensor, pending: Norm | None) -> tuple[Tensor, Norm | None]:
-        """Norm several rows once, for all who read them; one row is normed wherever it is read."""
+        """Norm several rows once for all readers; a single row is normed at each reader."""
         if pending is None or len(x) == 1:
             return x, pending
         return self.kernels.normalize(x, pending), None

@@ -25,7 +25,7 @@ class Kind(NamedTuple):
     """The kind of sampling, which decides the operations of a step."""
 
     filtered: Filter | None = None  # from some tokens only: top_k, top_p, min_p
-    suppressed: bool = False  # some tokens never
+    suppressed: bool = False  # some tokens are suppressed
 
 
 def joint_kind(texts: Sequence["Text"]) -> Kind:
@@ -65,7 +65,7 @@ class Text:
         by_text = s.repetition_penalty != 1 or s.no_repeat_ngram_size or len(s.suppress_tokens) > SUPPRESSED
         # Whether the next token depends on the text so far, or more than its probability is requested
         self.on_host = bool(by_text or self.top_logprobs or self.rules is not None)
-        # Whether steps go on with it by themselves: the host neither chooses its tokens nor guesses at them
+        # Whether steps go on with it by themselves: the host neither chooses nor guesses its tokens
         self.advances = not (self.on_host or s.prompt_lookup_num_tokens)
         self.sampled = s.temperature >= GREEDY
         filtered = Filter.of(s.top_k, s.top_p) if self.sampled and s.is_filtered else None

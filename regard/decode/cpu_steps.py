@@ -88,7 +88,7 @@ def make_room(x: Tensor, S: int) -> Tensor:
 
 
 def attends_backwards(block: nn.Module) -> bool:
-    """Whether a block attends to all earlier tokens, or to the last ones of them."""
+    """Return whether a block attends to all earlier tokens, or to the last ones of them."""
     attentions = [m for m in block.modules() if isinstance(m, Attention)]
     return all(a.window is None or not a.globals for a in attentions)
 

@@ -1,6 +1,6 @@
-"""Which tokens may be chosen: top_k, top_p and min_p.
+"""Filters of the tokens that may be chosen: top_k, top_p and min_p.
 
-Shapes: R rows, V vocabulary, K likeliest tokens.
+Shapes: R rows, V vocabulary, K most likely tokens.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SORTED = 64, 1024  # likeliest tokens, among which the last that top_k keeps is looked for; or all
+SORTED = 64, 1024  # most likely tokens, searched for the last one that top_k keeps; or all
 UNIT = 2**44  # a likelihood of 1 as a whole number: the sum of 2 ** 18 of them fits into 64 bits
 BITS = 24  # of a probability p
 DIGITS = (21, 11), (10, 11), (0, 10)  # the parts of a float32: by how much they are shifted, and their bits
@@ -47,9 +47,9 @@ class RowOptions:
 
 
 class Filter(NamedTuple):
-    """What filtering some rows takes."""
+    """The work that filtering some rows needs."""
 
-    sorted: int = SORTED[0]  # so many of the likeliest tokens are sorted
+    sorted: int = SORTED[0]  # the number of most likely tokens that are sorted
     summed: bool = False  # top_p without top_k: the likelihoods of all tokens are summed up
 
     @classmethod
@@ -71,7 +71,7 @@ def filter_alike(logits: Tensor, k: int, p: float, least: float) -> Tensor:
 
 
 def filter_by_row(logits: Tensor, options: RowOptions, how: Filter) -> Tensor:
-    """top_k, then top_p, then min_p, with numbers of each row's own.
+    """top_k, then top_p, then min_p, with each row's own numbers.
 
     Likelihoods are summed up as whole numbers, so that which tokens are kept does not depend on their order.
     """

@@ -1,7 +1,6 @@
 """Prompt-lookup decoding, Saxena 2023: guess the next tokens from what followed the last ones before.
 
-A model reads several guesses in about the time of one token. Those that turn out right are as many steps at
-once.
+A model reads several guesses in about the time of one token. Right guesses are as many steps at once.
 
 Shapes: T tokens, V vocabulary.
 """
@@ -20,14 +19,14 @@ LENGTHS = 3, 2  # tokens that must have stood there before
 
 
 def guess_next(ids: Sequence[int], count: int) -> list[int]:
-    """What followed the last tokens of a text the last time they were there: at most `count` tokens."""
+    """Return the tokens, at most `count`, that followed an earlier occurrence of a text's last tokens."""
     text = np.array(ids)
     for n in LENGTHS if count > 0 else ():
         if len(text) > n:
             windows = np.lib.stride_tricks.sliding_window_view(text[:-1], n)
             places = np.flatnonzero((windows == text[-n:]).all(1))
             if len(places):
-                enough = places[places + n + count <= len(text)]  # with so many tokens behind them
+                enough = places[places + n + count <= len(text)]  # with enough tokens after them
                 begin = int(enough[-1] if len(enough) else places[0]) + n
                 return [int(i) for i in text[begin : begin + count]]
     return []

@@ -245,17 +245,17 @@ def search_by_runner(
 def find_beams(
     runner: Runner, texts: Sequence[Text], sampling: Sampling, ends: Collection[int], new: int
 ) -> tuple[tuple[Any, ...], PagedBeams]:
-    """A search of as many of the texts at once as there are pages for, which the runner may remember, and the
-    key of its graph."""
+    """Return a search of as many texts at once as there are pages for, perhaps one that the runner has kept,
+    and the key of its graph."""
     K, longest = sampling.num_beams, max(len(text.ids) for text in texts)
     N = -(-(longest + new) // PAGE)
-    # As many pages of a source as the longest one needs: attention looks at all of them.
+    # As many pages of a source as the longest one needs, since attention reads all of them.
     M = max((-(-runner.source_length(text.source) // PAGE) for text in texts if runner.has_source), default=0)
     wanted = next((n for n in ROWS if n >= len(texts)), ROWS[-1])
     B = max(1, min(wanted, ROWS[-1] // K, runner.pool.free // (2 * K * N + M)))
     key = "beams", B, K, N, M, new, tuple(ends), sampling
     beams: PagedBeams = runner.searches.pop(key, None) or PagedBeams(runner, B, N, M, new, ends, sampling)
-    runner.searches[key] = beams  # the last one that was used stands last
+    runner.searches[key] = beams  # the most recently used one is last
     for oldest in list(runner.searches)[:-SEARCHES]:
         del runner.searches[oldest]
         runner.steps.captured.pop(oldest, None)

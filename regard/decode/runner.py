@@ -146,7 +146,7 @@ class Runner:
         if guessed := [text for text in texts if not (text.on_host or text.advances)]:
             outputs += self._step_with_guesses(guessed)
         if advancing := [text for text in texts if text.advances]:
-            self._launch(advancing)  # last, so that the device works on while the caller reads the outputs
+            self._launch(advancing)  # last, so that the device is busy while the caller reads the outputs
             if len(self.launched) == 1:
                 return outputs
         return outputs + self._collect()
@@ -176,7 +176,7 @@ class Runner:
         return outputs
 
     def _take_pages(self, text: Text) -> list[int] | None:
-        """The next page of a text, or several while there are plenty."""
+        """Take the next page of a text, or several while there are enough."""
         needed = -(-min(self.context, text.cached + text.limit - text.steps) // PAGE) - len(text.pages)
         plenty = self.pool.free >= 2 * GROWTH * len(self.texts)
         return self.pool.take(max(1, min(GROWTH, needed)) if plenty else 1)
@@ -311,7 +311,7 @@ class Runner:
             outputs.append(self._output(text, tokens[i], chosen[i], pairs))
         return outputs
 
-    # Guesses (see lookup.py) are rows of the same step; those that turn out right are as many steps at once.
+    # Guesses (see lookup.py) are rows of the same step; right ones are as many steps at once.
 
     def _step_with_guesses(self, texts: Sequence[Text]) -> list[Output]:
         guesses, room = [], READ[-1] - len(texts)

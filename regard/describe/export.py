@@ -11,9 +11,9 @@ from torch import Tensor, nn
 Axes = tuple[int | str, ...]  # fixed sizes, and names of those that may vary
 TEXT: Axes = ("batch", "length")
 SOURCE: Axes = ("batch", "source")
-# Names are those of Hugging Face's optimum, so that its programs know what to feed
+# Names are those of Hugging Face's optimum, so that its programs can be used
 ENCODER, DECODER = "encoder_model", "decoder_model"
-PAIR: Mapping[str, Axes] = {"input_ids": SOURCE, "attention_mask": SOURCE}  # what an encoder of texts reads
+PAIR: Mapping[str, Axes] = {"input_ids": SOURCE, "attention_mask": SOURCE}  # an encoder of texts
 
 
 class ExportedModel(nn.Module):
@@ -32,7 +32,7 @@ def as_exported(model: nn.Module) -> ExportedModel:
 
 
 def without_head(model: nn.Module) -> nn.Module:
-    """The model below a head, which has it as `model`; or the model itself."""
+    """Return the model below a head, its `model`, or the model itself."""
     return cast(nn.Module, getattr(model, "model", model))
 
 
@@ -228,5 +228,5 @@ def transformer_stacks(m: Any) -> list[StackParts]:
 
 
 def head_stacks(m: Any) -> list[StackParts]:
-    """Those of the model below, if it has any, with the head."""
+    """The stacks of the model below, if it has any, with the head."""
     return [replace(stack, head=m.head) for stack in stacks_of(m.model)]

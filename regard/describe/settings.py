@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 SHARES = ("dropout", "skip")
-COUNTS = ("segments", "globals", "mels")  # which may be 0
+COUNTS = ("segments", "globals", "mels")  # settings that may be 0
 LARGEST = 2**31 - 1  # the largest whole number, so that computations with it stay exact
 
 
 def output_vocab(config: Any) -> int:
-    """How many words a model may write: of a target with a vocabulary of its own, that one's."""
+    """The size of the vocabulary of a model's output: the target's, if it has its own; 0 if there is none."""
     vocab: Any = getattr(config, "target_vocab", None) or getattr(config, "vocab", 0)
     return int(vocab)
 

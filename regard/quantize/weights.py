@@ -147,9 +147,9 @@ class BFloat16Weight(SmallWeight):
 class Int8Weight(SmallWeight):
     """Eight bits and a scale for each output; inputs become integers, too.
 
-    A row of an input becomes two rows of eight bits, of which the second has what the first leaves: a single
-    large number in a row, as language models have them, would take all the bits from the others. Reading the
-    weights takes the time, and they are read once for both. Sums of integers are exact.
+    A row of an input becomes two rows of eight bits, the second with the rounding errors of the first: a
+    single large number in a row, as in language models, would otherwise take the bits of all others. Reading
+    the weights takes most of the time, and they are read once for both. Sums of integers are exact.
     The parts are integers (N, K) and scales (N,): W = scale · integers. An embedding that is also the output
     layer stays unpacked, so that there is one copy of it.
     """

@@ -22,9 +22,9 @@ def write_base(folder: Path, model: nn.Module, base: str, rank: int, alpha: floa
 
 
 def digest_base(base: str) -> dict[str, str]:
-    """The SHA-256 of each file with weights of a model that an adapter is for."""
+    """The SHA-256 of each weight file of an adapter's base model."""
     path = find_path(base)
-    if (path / BASE).exists():  # it might point at another, and that at this one
+    if (path / BASE).exists():  # adapters might point at each other
         raise UserError(
             f"{path}: it is an adapter itself; export it to a full model first: regard export {path} FOLDER"
         )
@@ -32,7 +32,7 @@ def digest_base(base: str) -> dict[str, str]:
 
 
 def digest_weights(model: str) -> dict[str, str]:
-    """The SHA-256 of each file with weights of a model."""
+    """The SHA-256 of each weight file of a model."""
     path = find_path(model)
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     return {file.name: file_sha256(file) for file in files}

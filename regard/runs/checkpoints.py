@@ -263,7 +263,7 @@ def remove(folder: Path, numbers: Iterable[int]) -> list[Path]:
     for step in numbers:
         path = folder / f"step-{step}"
         if is_ours(path):
-            os.rename(path, partial_path(folder, step))  # it is gone at once or not at all
+            os.rename(path, partial_path(folder, step))  # removed at once or not at all
         else:
             stay.append(path)
     remove_partial(folder)

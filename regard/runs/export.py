@@ -75,7 +75,7 @@ def export(
 
 
 def export_small(model: Model, folder: Path, dtype: str, license: str | None) -> str:
-    """Write a folder like a run's, with the weights of layers in fewer bits; return how small it is."""
+    """Write a folder like a run's, with the layers' weights in fewer bits; return a line with its size."""
     if model.folder is None or not (model.folder / RECIPE).is_file():
         raise UserError(f"{model.folder}: dtype={dtype} is for models that were trained here; leave it out")
     card = small_card(model.task.config.name, dtype, card_facts(model, folder.name, license))

@@ -13,7 +13,7 @@ from regard.files.regular import regular_stat
 from regard.files.untrusted import parse_json
 
 WEIGHTS = "model.safetensors"
-BASE = "base.json"  # of a run that keeps an adapter: the model that it is for
+BASE = "base.json"  # the base model of a run that keeps an adapter
 ORIGINS = "origins.json"  # the models that a run begins with or learns from, with their SHA-256
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"

@@ -157,10 +157,10 @@ class Model:
         """Return scores on held-out data, all of it: paths or rows as `train` takes them; and whether the
         difference from `against`, another model, is significant.
 
-        Where answers are compared with references, options are those of `ask`. Of a model that writes,
-        `by_position` adds `loss_by_position`: the mean loss after one token of context, after two, ...
-        `details` adds `rows` or `tokens`, how many were scored; of one that chooses classes, or a tag for
-        each word, also `classes`, the figures of each, and `confusion`: how many of each class (a list) were
-        taken for which.
+        For tasks whose answers are compared with references, options are those of `ask`. For a model that
+        writes, `by_position` adds `loss_by_position`: the mean loss after one token of context, after two,
+        ... `details` adds `rows` or `tokens`, how many were scored; for a model that chooses a class, or a
+        tag for each word, also `classes`, the scores of each, and `confusion`: how many of each class (a
+        list) got which class.
         """
         return score_model(self, [name_data(path) for path in paths], against, by_position, details, options)

@@ -123,7 +123,7 @@ def fill(section: str, values: dict[str, Any], config_class: type[T], **more: An
 
 
 def restore_types(values: dict[str, Any], config: Any) -> None:
-    """Give the numbers of a section the types that they have in its dataclass: 1e2 may be 100."""
+    """Convert the numbers of a section to the types of its dataclass: 1e2 may be 100."""
     for name, value in values.items():
         if type(value) in (int, float):
             values[name] = getattr(config, name, value)

@@ -117,10 +117,10 @@ class Engine:
         sample: int = 0,
         top_logprobs: int | None = None,
     ) -> GenerationRequest:
-        """A request that is not queued yet. `callback` is called with every token and then once with the
+        """Make a request without queueing it. `callback` is called with every token and then once with the
         result: "stop" at an end token, which is not passed on itself, "length", or an exception. A token is
-        its id; with `top_logprobs`, it has its log-probability and those of so many of the likeliest tokens.
-        """
+        its id; with `top_logprobs`, it has its log-probability, and as many of the most likely tokens with
+        theirs."""
         self._check(prompt, sampling, source)
         return GenerationRequest(
             prompt,

@@ -346,7 +346,7 @@ def usage(counted: RequestInfo | Generation) -> Usage:
 
 
 def prompt_size(prompt: Prompt | Conversation) -> int:
-    """How much there is to encode: letters or token ids."""
+    """The size of a prompt: letters or token ids."""
     if isinstance(prompt, str) or not prompt or isinstance(prompt[0], int):
         return len(prompt)
     return sum(len(turn["content"]) for turn in cast(Conversation, prompt))

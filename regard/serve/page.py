@@ -45,7 +45,7 @@ from regard.viewer.whatif import MAX_CHANGES, compare_runs
 
 MAX_TENSOR_BYTES = 64 * 2**20  # of one response
 MAX_IDS = 500
-HEAVY = 2  # threads for work that takes much memory, a part of which each of them keeps
+HEAVY = 2  # threads for work that takes much memory; each keeps a part of it
 INLINE = 4000  # bytes of JSON that are parsed in the event loop
 MAX_QUERY = 200  # letters of a word whose neighbours are requested
 T = TypeVar("T")

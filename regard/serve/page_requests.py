@@ -48,8 +48,8 @@ class TraceRequest:
 
 def check_changes(body: Json) -> Json:
     """A body that may have changes."""
-    changes = body.get("changes") or []
-    if not isinstance(changes, list) or not all(isinstance(one, dict) for one in changes):
+    changes = body.get("changes")
+    if changes is not None and not (isinstance(changes, list) and all(isinstance(c, dict) for c in changes)):
         raise APIError(400, "changes: give a list of objects")
     return body
 

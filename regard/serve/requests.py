@@ -22,12 +22,12 @@ from regard.serve.schema import MAX_TEXT, is_unicode
 from regard.vision import decoding
 
 MAX_PIXELS = 2**24  # of an image that are decoded, each of 4 bytes
-FILE_FIELDS = {"image": "picture", "audio": "audio"}  # by what a task reads, and by content type
-MAX_VALUES = 2**19  # of JSON: small ones take many times the memory of their text
-FAST_VALUES = 2**13  # of JSON that are parsed at once, in a few milliseconds
-PAUSE_VALUES = 2**8  # of JSON after which the event loop may catch up
-MAX_KEYS = 2**14  # of one object, which are hashed at once
-LARGE = 2**18  # bytes of bodies of which one is parsed at a time
+FILE_FIELDS = {"image": "picture", "audio": "audio"}  # by a task's kind of input, and by content type
+MAX_VALUES = 2**19  # values of JSON: small ones take many times the memory of their text
+FAST_VALUES = 2**13  # values that are parsed at once, in a few milliseconds
+PAUSE_VALUES = 2**8  # values after which the event loop may catch up
+MAX_KEYS = 2**14  # keys of one object, which are hashed at once
+LARGE = 2**18  # bytes; larger bodies are parsed one at a time
 ONE_AT_A_TIME = CancellableLock()
 MAX_INT = 2**53  # whole numbers that JavaScript can hold
 
@@ -60,7 +60,7 @@ def file_field(kind: str) -> str | None:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """The JSON object in a body; NaN and infinity are no JSON. Others run while it is long."""
+    """Parse the JSON object in a body; NaN and infinity are not JSON. Other threads run during a long one."""
     with ONE_AT_A_TIME if len(data) > LARGE else nullcontext():
         if (count := sum(map(data.count, (b",", b"[", b"{")))) > MAX_VALUES:
             raise APIError(413, f"the body has over {MAX_VALUES:,} values; send less")
@@ -74,10 +74,10 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def make_decoder(count: int) -> json.JSONDecoder:
-    """A decoder for so many values.
+    """Make a decoder for `count` values.
 
-    The standard library's scanner in C lets no other thread run before it is done. For many values there is
-    the one in Python, which also waits now and then while the event loop is behind.
+    The standard library's scanner in C lets no other thread run before it ends. For many values, the scanner
+    in Python is used, which also waits now and then while the event loop is behind.
     """
     decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)
     if count <= FAST_VALUES:

@@ -356,7 +356,7 @@ def matches(value: object, schema: Schema) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a string can be encoded: JSON may hold half of a surrogate pair."""
+    """Return whether a string can be encoded: JSON may contain an unpaired surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -100,7 +100,7 @@ def allow_connections(wanted: int) -> ConnectionLimits:
     if soft != unlimited and soft < limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         soft = limit
-    # Half of them: asyncio accepts all connections that wait before it tells us of the first.
+    # Half of them: asyncio accepts all waiting connections before it reports the first.
     return ConnectionLimits(
         connections=wanted if soft == unlimited else min(wanted, (soft - RESERVED_FILES) // 2)
     )

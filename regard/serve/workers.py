@@ -184,9 +184,9 @@ class Worker(Process):
             sys.exit(2)
 
     def always_pong(self) -> None:
-        """Answer the parent's pings, in the event loop once that runs: where it hangs, none is answered.
+        """Answer the parent's pings, in the event loop once it runs: if it hangs, no ping is answered.
 
-        If the parent is dead, nobody replaces workers or ends them: finish and end.
+        If the parent is dead, nothing manages the workers: finish and end.
         """
         while os.getppid() == self.parent:
             try:

@@ -14,8 +14,8 @@ from regard.data.ragged import Ragged
 from regard.data.shuffling import random_keys, shuffle_index
 from regard.tasks.loss import IGNORED
 
-Batch = tuple[Tensor, ...]  # what a task's loss takes; the last one holds the targets
-TOKENS_AT_ONCE = 8192  # of texts that are answered together
+Batch = tuple[Tensor, ...]  # the arguments of a task's loss; the last one holds the targets
+TOKENS_AT_ONCE = 8192  # of texts that are answered in one batch
 RowsT = TypeVar("RowsT", bound=Sized)
 ExamplesT = TypeVar("ExamplesT")
 
@@ -67,7 +67,7 @@ def fingerprint(arrays: Iterable[np.ndarray]) -> str:
 def encode_held_out(
     encode: Callable[[RowsT], tuple[ExamplesT, list[str]]], rows: RowsT
 ) -> tuple[ExamplesT | None, list[str]]:
-    """What is held out as a task's examples, if there is any, and notes on it."""
+    """Encode the held-out rows as a task's examples, if there are any; return notes, too."""
     if not len(rows):
         return None, []
     examples, notes = encode(rows)

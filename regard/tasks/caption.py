@@ -296,7 +296,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 
 @torch.no_grad()
 def log_probabilities(model: Captioner, hidden: Tensor, following: Tensor) -> Tensor:
-    """Those of the words that follow (B, T), in nats; 0 where nothing does."""
+    """The log-probabilities (B, T) of the next words, in nats; 0 where there is none."""
     logits = upcast(model.logits(hidden)).flatten(0, 1)
     losses = F.cross_entropy(logits, following.flatten(), ignore_index=IGNORED, reduction="none")
     return -losses.view_as(following)

@@ -223,7 +223,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: ClassifyConfig) -> nn.Module:
-        """The model with a head for these classes, or for a score; one that writes needs none."""
+        """Add a head for these classes, or for a score; a model that writes needs none."""
         if config.r_drop and (writes_names(model) or not config.labels):
             raise UserError("task.r_drop is for classes that an encoder predicts, not for what is written")
         check_r_drop(config.r_drop, model)
@@ -243,7 +243,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         return WrittenNames(self.config.labels or scores, self.tokenizer, self.end or 0)
 
     def logits(self, model: ClassifyModel, ids: Tensor, attention_mask: Tensor, segments: Tensor) -> Tensor:
-        """(B, C), or the score before it is brought between its bounds (B, 1)."""
+        """The logits of the classes (B, C), or the score (B, 1) before it is scaled to its bounds."""
         if writes_names(model):
             logits = self.names.likelihoods(model, ids, attention_mask)
             if self.config.labels is None:  # the mean of all scores by their probabilities

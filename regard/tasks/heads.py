@@ -31,7 +31,7 @@ class ClassConfig(Protocol):
 
 
 def add_head(model: nn.Module, outputs: int, each: bool = False, mean: bool = False) -> ModelWithHead:
-    """The model with a new head, for a text or for `each` token, in place of any other."""
+    """Add a new head, for a text or for `each` token, in place of any other."""
     model = without_head(model)
     classifier = ModelWithHead(model, outputs, each, mean, dropout=model.config.dropout)  # type: ignore[arg-type, union-attr]
     classifier.model.requires_grad_(True)
@@ -40,7 +40,7 @@ def add_head(model: nn.Module, outputs: int, each: bool = False, mean: bool = Fa
 
 
 def encoder_only(model: nn.Module) -> Bert | Elmo:
-    """A BERT or an ELMo whose own heads are not trained."""
+    """Return a BERT or an ELMo whose own heads are frozen."""
     encoder = cast("Bert | Elmo", without_head(model))
     encoder.requires_grad_(True)
     freeze(encoder.unused_by_head(pooled=False))
@@ -48,7 +48,7 @@ def encoder_only(model: nn.Module) -> Bert | Elmo:
 
 
 def global_projections(model: nn.Module) -> list[nn.Module]:
-    """What a model has for its global tokens alone, if anything."""
+    """The modules that a model uses only for its global tokens, if it has any."""
     projections: list[nn.Module] = getattr(model, "global_projections", list)()
     return projections
 

@@ -49,7 +49,7 @@ SALT = 0x736F756E6473  # augmentations use other random numbers than the order o
 @dataclass(frozen=True, kw_only=True)
 class HearConfig(PixelConfig, SpecAugmentation):
     name: Literal["hear"]
-    seconds: float | None = None  # that are read of a recording, the loudest ones; None: as found in the data
+    seconds: float | None = None  # of a recording, its loudest part; None: as found in the data
     mels: int = 64  # bands of frequencies
 
     def __post_init__(self) -> None:

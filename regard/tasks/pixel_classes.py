@@ -60,14 +60,14 @@ class PictureConfig(ReadConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PixelConfig:
-    """What the settings of these tasks share."""
+    """The base of the settings of these tasks."""
 
     labels: tuple[str, ...] | None = None  # the classes; None: as found in the data
     mean: tuple[float, ...] | None = None  # of each channel's bytes, from 0 to 1; None: as found in the data
     std: tuple[float, ...] | None = None  # their standard deviation
     balanced: bool = False  # rare classes count as much as frequent ones
     weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
-    metric: ClassMetric | None = None  # that keeps the best weights; None: the one that the labels call for
+    metric: ClassMetric | None = None  # that chooses the best weights; None: chosen by the labels
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     def setup(self) -> None:
         self.labels = self.class_names = self.config.labels or ()
         self.class_weights = Constant.of(self.config.weights)
-        metric = self.config.metric or "accuracy"  # as earlier runs have it
+        metric = self.config.metric or "accuracy"  # for runs of earlier versions
         self.best_metric = None if metric == "loss" else metric
 
     def stack(self, pixels: Sequence[Tensor]) -> Tensor:
@@ -153,7 +153,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
         return upcast(model(x, *self.attention_mask(model, pixels)))
 
     def cross_entropies(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Of each row, by the weight of its class, in nats (B,)."""
+        """The cross-entropy of each row (B,), in nats, times the weight of its class."""
         how = {"ignore_index": IGNORED, "reduction": "none", "label_smoothing": smoothing}
         return F.cross_entropy(logits, labels, self.weights_on(logits.device), **how)  # type: ignore[arg-type]
 

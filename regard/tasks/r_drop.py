@@ -19,7 +19,7 @@ def check_r_drop(alpha: float, model: nn.Module) -> None:
 
 
 def repeat_rows(*inputs: Tensor) -> list[Tensor]:
-    """Each row twice, so that one forward call is two passes."""
+    """Repeat the rows, so that one forward call makes two passes."""
     return [torch.cat([t, t]) for t in inputs]
 
 

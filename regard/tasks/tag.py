@@ -72,7 +72,7 @@ def format_tags(words: Sequence[str], tags: Sequence[str]) -> str:
 
 
 def parse_tags(text: str) -> list[str]:
-    """The tags of what `format_tags` wrote: a word may have slashes or spaces, its tag has none."""
+    """Parse the tags that `format_tags` wrote: a word may have slashes or spaces, its tag has none."""
     return [word.rpartition("/")[2] for word in text.split(" ") if "/" in word]
 
 
@@ -127,7 +127,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
             train, held = ([sentences[i] for i in np.flatnonzero(out == side)] for side in (False, True))
         sides = [(out, " ".join(s[0])) for out, part in ((False, train), (True, held)) for s in part]
         tokenizer = request.tokenizer(sides, cls.specials)
-        # a rare tag may be held out; that there is such a one is no secret
+        # a rare tag may be only in the held-out part; its name may be known
         names = request.config.labels or class_names(tag for _, tags in train + held for tag in tags)
         for name in names:
             if "/" in name:

@@ -69,10 +69,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     embeds: ClassVar[bool] = False  # it has a vector for each text: `vectors`
     predicts: ClassVar[Literal["next", "fill", "place"]] = "next"  # the meaning of a row of its logits
     has_references: ClassVar[bool] = False  # answers are compared with references: `score_answers`
-    class_names: Sequence[str] = ()  # where an answer is one of these
+    class_names: Sequence[str] = ()  # if answers are one of these
     class_weights: Constant | None = None
-    scored_unit: ClassVar[str] = "tokens"  # what `len` counts in the data that it is scored on
-    shows_scores: ClassVar[bool] = False  # answers are shown with their scores, if they have some
+    scored_unit: ClassVar[str] = "tokens"  # the unit that `len` counts in the data that it is scored on
+    shows_scores: ClassVar[bool] = False  # answers are shown with their scores, if they have any
     takes_messages: ClassVar[bool] = False  # a conversation is messages with roles, for a chat template
     converses: bool = False  # it remembers what was said
     empty_answer: ClassVar[str] = ""  # shown instead of an empty answer
@@ -183,7 +183,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     # Training
 
     def weights_on(self, device: torch.device) -> Tensor | None:
-        """The weight of each class in the loss, where classes have some."""
+        """The weight of each class in the loss, if classes have weights."""
         return None if self.class_weights is None else self.class_weights.on(device)
 
     @classmethod
@@ -224,7 +224,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """A few inputs and the model's answers, shown while training."""
 
     def finish(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write what a finished run keeps besides the model."""
+        """Write the files that a finished run has besides the model."""
 
     # Answers
 
@@ -291,7 +291,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         return None
 
     def count_scored(self, data: Any) -> int:
-        """How many rows, or tokens, of the data are scored."""
+        """The number of rows, or tokens, of the data that are scored."""
         return len(data)
 
     def score_answers(self, answers: Sequence[str], references: Sequence[Any]) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
     @property
     def counted_classes(self) -> Sequence[str]:
-        """Of which `score` counts how often each is taken for which."""
+        """The classes of the confusion matrix that `score` makes."""
         return self.class_names
 
     def classes_of(self, answer: str) -> list[str]:
@@ -314,9 +314,9 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     # Prompts, if a task `generates`
 
     def prompts(self, input: Any, as_user: bool = False) -> list[Prompt]:
-        """What the model reads of an input, one for each part that is answered on its own.
+        """The prompts of an input, one for each part that is answered separately.
 
-        `as_user`: where there is a chat template, a text is what a user says.
+        With `as_user` and a chat template, a text is a user's message.
         """
         raise NotImplementedError
 
@@ -388,5 +388,5 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
 
 def upcast(x: Tensor) -> Tensor:
-    """At least float32."""
+    """Convert to float32 or wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

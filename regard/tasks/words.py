@@ -124,7 +124,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         return Corpus(train, evaluation if len(evaluation) >= 2 else None, tokenizer, notes=notes)
 
     def held_out(self, paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:
-        """Tables of pairs with how similar people find them, or of analogies: the rows of each file."""
+        """Read tables of pairs with similarities rated by people, or of analogies: the rows of each file."""
         files = list(expand_folders(paths, {".csv"}))
         return {file: read_table(file) for file in files}
 

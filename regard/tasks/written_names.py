@@ -36,7 +36,7 @@ class WrittenNames:
     def likelihoods(
         self, model: Transformer, ids: Tensor, attention_mask: Tensor, which: Tensor | None = None
     ) -> Tensor:
-        """log p of writing each name after a text (B, C); or of those with the numbers `which` (B, n)."""
+        """log p of writing each name after a text (B, C), or only of the names `which` (B, n)."""
         names = self.ids.on(ids.device)
         which = torch.arange(len(names), device=ids.device).expand(len(ids), -1) if which is None else which
         n, written = which.shape[1], names[which.flatten()]  # (B·n, L)

@@ -94,8 +94,8 @@ def trace(
 def trace_input(
     model: Model, inputs: Any, layers: Sequence[int] | None = None, max_numbers: float = math.inf
 ) -> Trace:
-    """Trace a model's run on an input that is a text or an image already, never the path of one; raises
-    UserError if the trace would have more than `max_numbers` numbers."""
+    """Trace a model's run on an input that is already a text or an image, never a path; raise UserError if
+    the trace would have more than `max_numbers` numbers."""
     check_single(model)
     with evaluating(model.model), torch.no_grad():
         reading = read_input(model, inputs)

@@ -76,7 +76,7 @@ def state_jacobians(rnn: nn.RNNBase, x: Tensor) -> Tensor:
 
 
 def block_jacobians(blocks: nn.ModuleList, run: Any) -> Tensor:
-    """∂(what leaves the blocks at the last token)/∂(what enters them at T − k)."""
+    """∂(output of the blocks at the last token)/∂(input of the blocks at T − k)."""
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
 

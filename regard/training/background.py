@@ -1,4 +1,4 @@
-"""Write checkpoints and models while training goes on: each process its part, from a copy of what it has.
+"""Write checkpoints and models in the background: each process its part, from a copy of its tensors.
 
 Threads only read and write files. Processes communicate between two steps only.
 """
@@ -20,7 +20,7 @@ Digests = dict[str, str]  # SHA-256 by the name of a file
 
 
 class BackgroundWriter:
-    """Writes one checkpoint or model at a time; it counts once the first process has completed it."""
+    """Writes one checkpoint or model at a time, which is valid once the first process has completed it."""
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, "checkpoint")
@@ -37,7 +37,7 @@ class BackgroundWriter:
         kinds: dict[str, Tensors],
         complete: Callable[[Digests], list[str]],
     ) -> None:
-        """Copy what this process has of the tensors, and begin to write it to a folder that `begin` makes in
+        """Copy this process's part of the tensors, and begin to write it to a folder that `begin` makes in
         the first process; then `complete` is called there. `kinds`: the model, and perhaps the optimizer
         state. All processes must call this together, after `wait`."""
         problem: Exception | None = None

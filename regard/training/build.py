@@ -269,7 +269,7 @@ def use_data(job: Job, task_class: type[Task]) -> None:
     repeated = [path for path in job.valid if os.path.realpath(path) in trained_on]
     job.notes = [
         *reading.notes,
-        *(f"{path} is trained on, too: figures of it say little" for path in repeated),
+        *(f"{path} is also trained on, so its scores mean little" for path in repeated),
     ]
 
 
@@ -368,7 +368,7 @@ def start(
     if job.resumes:
         trainer.restore()
         text = recipe.to_toml(resolved, recipe.read_comments(job.folder / RECIPE))
-        trainer.changes.append(lambda: atomic.write_text(job.folder / RECIPE, text))  # for what may differ
+        trainer.changes.append(lambda: atomic.write_text(job.folder / RECIPE, text))  # may differ
     return trainer
 
 

@@ -62,12 +62,12 @@ class Checkpointer:
         trained = {name for name, p in model.named_parameters() if p.requires_grad}
         self.names = [name for name in state if name in trained or not config.adapter]  # to save
         self.saved_step: int | None = None
-        self.stay: list[Path] = []  # old checkpoints that are not removed
+        self.stay: list[Path] = []  # old checkpoints that could not be removed
         self.damaged: list[Path] = []  # checkpoints after the one that was restored
-        self.abandoned: set[int] = set()  # steps of checkpoints after the one that the run went back to
+        self.abandoned: set[int] = set()  # checkpoints after the one that the run went back to
         self.data, self.data_is_checked = data, False
         self.background = BackgroundWriter() if distributed.WORLD > 1 else None
-        self.unreported: list[str] = []  # notices of checkpoints that had to be waited for
+        self.unreported: list[str] = []  # notices of checkpoints that training waited for
 
     def check_data(self, seconds: float | None = None) -> None:
         """Raise UserError if the data are damaged or not those of the checkpoint, as far as that is known
@@ -175,7 +175,7 @@ class Checkpointer:
         folder = checkpoints.partial_path(self.checkpoints, state.step)
 
         def complete(digests: dict[str, str]) -> list[str]:
-            if publishes:  # from the files: the first process need not have all weights
+            if publishes:  # from the files: the first process may not have all weights
                 self.write_published(checkpoints.open_part(folder, "model"))
             self.data.save()
             flush_log()

@@ -18,7 +18,7 @@ GRAPHED = 200_000_000  # parameters; the kernels of larger models take longer th
 
 
 def should_compile(task: Task, c: TrainConfig, device: torch.device, graphs: bool) -> bool:
-    """Whether the recipe asks for torch.compile, or a run is so long that compiling likely pays off.
+    """Return whether the recipe asks for torch.compile, or the run is so long that compiling likely pays off.
 
     With graphs, the run must be longer: a minute of compiling saves only milliseconds a step. For rows of
     several lengths it takes up to two minutes, seen on a busy machine. If the number of steps is known,
@@ -75,7 +75,7 @@ def compile_where_it_pays(
     few_shapes: bool,
     report: Callable[[str, Exception], None],
 ) -> nn.Module:
-    """The compiled module, where the recipe asks for it or it is likely to pay off; else the module."""
+    """Return the compiled module, if the recipe asks for it or it likely pays off; else the module."""
     if not should_compile(task, c, device, graphs):
         return module
     if device.type == "cuda":

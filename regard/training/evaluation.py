@@ -56,7 +56,7 @@ class Evaluation:
             if c.parallel != "ddp" and 0 < turn <= distributed.RANK:  # others need its weights
                 self.objective(*to_device(batch, self.device))
         self.model.train()
-        width = int(distributed.all_max(len(sums))[0])  # a process without a batch has one sum only
+        width = int(distributed.all_max(len(sums))[0])  # a process without a batch has only one sum
         sums = nn.functional.pad(sums, (0, width - len(sums)))
         sums, count = distributed.all_sum(sums), int(distributed.all_sum(torch.tensor(count)))
         loss, *more = sums.tolist()

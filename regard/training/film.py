@@ -85,7 +85,7 @@ class Film:
 
 
 def thin(steps: list[int], max_frames: int) -> list[int]:
-    """The steps to remove, so that at most so many stay, as far apart from each other as possible."""
+    """The steps to remove, so that at most `max_frames` stay, as far apart from each other as possible."""
     stay, gone = sorted(steps), []
     while len(stay) > max_frames:
         inner = range(1, max(2, len(stay) - NEWEST))

@@ -19,7 +19,7 @@ from regard.training.config import TrainConfig
 ROWS = 10  # logged losses that a decision needs
 MEMORY = 0.1  # share of the newest loss in the moving average
 MAX_ROLLBACKS = 5  # of a run
-MAX_RESTARTS = 2  # those among them because the loss is that of guessing
+MAX_RESTARTS = 2  # of these, how many because the loss is that of guessing
 FROM_START, FROM_CHECKPOINT, RESTARTED = 0.25, 0.5, 0.125  # factor of the learning rate after going back
 # A run diverges if it loses this share of what it had gained, for this share of the budget and ROWS losses.
 LOST, LONG = 0.5, 0.02
@@ -91,7 +91,7 @@ class GuardState:
 
 @dataclass(frozen=True)
 class Rollback:
-    """Go back to a step, and on with a lower rate."""
+    """A correction: go back to a step, and continue with a lower rate."""
 
     to: int
     line: str  # says why
@@ -198,13 +198,13 @@ class Guard:
         s.has_advised = True
         s.scale /= RESTARTED**s.restarts
         lr = f"train.lr={self.config.lr * s.scale:.3g}"
-        self.notice(f"{problem}, also with lower rates; it goes on with {lr}. {ADVICE.capitalize()}")
+        self.notice(f"{problem}, also with lower rates; training continues with {lr}. {ADVICE.capitalize()}")
         return None
 
     def go_back(
         self, reason: str, step: int, done: float, to: int | None = None, factor: float | None = None
     ) -> Rollback:
-        """Lower the rate and return the step to go on from. Raise UserError if that was tried enough."""
+        """Lower the rate and return the step to go on from. Raise UserError after too many attempts."""
         s, lr = self.state, self.config.lr
         if not self.config.guard or s.mends >= MAX_ROLLBACKS:
             raise UserError(self.give_up(reason))

@@ -26,14 +26,14 @@ from regard.training.settings import from_data
 
 
 def load_parent(job: Job, config: TrainConfig, started: bool) -> Model | None:
-    """The model to start from. The checkpoints of a run that has started have all weights, unless it keeps
-    an adapter: its base must be what it was then."""
-    torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
+    """Load the model to start from. A run that has started needs none, as its checkpoints have all weights;
+    but the base of an adapter must be unchanged."""
+    torch.manual_seed(config.seed)  # heads that a folder lacks are initialized at random
     return load_same_base(job) if job.base and (config.adapter or not started) else None
 
 
 def load_same_base(job: Job) -> Model | None:
-    """The model that the run in the job's folder began with, if it began with one; of a new run, any."""
+    """Load the model that the run in the job's folder began with, if any; of a new run, any model."""
     if not job.base:
         return None
     if (job.folder / BASE).exists():

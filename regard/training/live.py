@@ -89,7 +89,7 @@ class LivePage:
         if (status or self.url is None) and not self.problem:
             reason = b"".join(self.errors).decode(errors="replace").strip()
             reason = reason or f"its process ended with status {status}"
-            trainer.reporter.notice(f"the page can't be shown: {reason}; training goes on")
+            trainer.reporter.notice(f"the page can't be shown: {reason}; training continues")
 
     def read_errors(self) -> None:
         assert self.process.stderr is not None
@@ -109,7 +109,7 @@ class LivePage:
             self.requests.put(message)
 
     def send_state(self, trainer: "Trainer", ended: bool = False) -> None:
-        """Tell the page what the training does."""
+        """Send the progress of the training to the page."""
         state = {"paused": self.paused, "rate": trainer.state.rate, "ended": ended}
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # the page is gone, but training continues

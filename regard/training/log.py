@@ -31,9 +31,9 @@ class Log:
         self.known = len(self.rows)  # those that the tracker has
 
     def begin(self) -> list[str]:
-        """Write the rows to the file and the tracker, and go on so. Return notices for the user.
+        """Write the rows to the file and the tracker, and continue after them. Return notices for the user.
 
-        Until then, nothing in the folder changes. Damaged lines are kept in a file beside it, but for the
+        Until then, nothing in the folder changes. Damaged lines are kept in a file beside it, except for the
         last one if it has no end: a process was killed while it wrote that.
         """
         self.tracker, notices = open_tracker(self.tracker_name, self.path.parent, self.step), []

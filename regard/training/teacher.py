@@ -54,7 +54,7 @@ def check_teachable(task: type[Task], name: str) -> None:
 def learn_probabilities(
     objective: Objective, folder: Path, paths: Sequence[str], task: Task, device: torch.device
 ) -> None:
-    """Make the teachers' probabilities what is learned, from now on."""
+    """Train on the teachers' probabilities from now on."""
     if "labels" in vars(task.config) and not task.config.labels:
         raise UserError("--teacher: a score has no probabilities to learn; classes have")
     check_origins(folder, "teacher", paths)
@@ -96,7 +96,7 @@ def learn_answers(
         if limit < math.inf:  # the answered ones represent all
             missing = np.random.default_rng(0).permutation(missing).tolist()
         answer_sources(folder, teacher, sources, missing, limit - read_seconds(folder))
-        distributed.barrier()  # all have written theirs
+        distributed.barrier()  # all processes have written their answers
         answers = read_answers(folder, sources)
     corpus.train, replaced = task.learn_answers(
         corpus.train, [answers.get(row, "") for row in range(len(sources))]
@@ -139,8 +139,8 @@ def answer_sources(
 
 
 def read_answers(folder: Path, sources: Sequence[str]) -> dict[int, str]:
-    """The answers to these sources that are in a run's folder, by row; those to other sources, and lines that
-    are not whole, are left out. Earlier versions did not write the sources."""
+    """Read the answers to these sources in a run's folder, by row; answers to other sources and incomplete
+    lines are left out. Earlier versions did not write the sources."""
     return {
         entry["row"]: entry["answer"]
         for path in sorted(folder.glob(ANSWERS))

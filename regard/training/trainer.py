@@ -88,10 +88,10 @@ class Trainer:
         self.started = time.monotonic()
         self.first_step = 0  # the step that this process starts with
         self.averaged_step: int | None = None  # the step at which the average was last tried
-        self.signal: int | None = None  # that asks to save and stop
-        self.changes: list[Callable[[], object]] = []  # of the folder, once a resumed run may change it
+        self.signal: int | None = None  # the signal that asks to save and stop
+        self.changes: list[Callable[[], object]] = []  # to the folder, made once a resumed run may change it
         self.may_change = False  # whether it may: the data are those that the run began with
-        self.live: LivePage | None = None  # on which people watch, if they asked to
+        self.live: LivePage | None = None  # the page of the run, if it was asked for
 
     @property
     def step(self) -> int:
@@ -276,7 +276,7 @@ class Trainer:
         return self.guard.see_gradient(self.step, norm, self.budget_used())
 
     def go_back(self, rollback: Rollback) -> None:
-        """Go on from an earlier step, as the guard says. The best weights so far stay published."""
+        """Go back to an earlier step, as the guard decided. The best weights so far stay published."""
         if not self.may_change:
             self.check_data()
         self.checkpointer.go_back(self.state, rollback.to, self.make_first_model)
@@ -322,7 +322,7 @@ class Trainer:
     # Reports and checkpoints
 
     def log_step(self, loss: Tensor, norm: Tensor, last: bool) -> Rollback | None:
-        """Log a step if it is time to. Return what to do if it shows that something goes wrong."""
+        """Log a step if it is due. Return a correction if its loss or gradient shows a problem."""
         is_due = self.step % self.config.log == 0 or self.step == 1
         if not is_due and not last:
             return None

@@ -19,7 +19,7 @@ from regard.viewer.saved_template import pack_template
 from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
 
-# Of weights: browsers read the data of a file as one text of 2**29 characters at most, four for three bytes.
+# Of weights: browsers read the data of a file as one text of at most 2**29 characters, four for three bytes.
 MAX_BYTES = 390_000_000
 TASKS = (
     "write",
@@ -34,7 +34,7 @@ TASKS = (
     "see",
     "caption",
 )
-OF_TASK = "mask", "sentinels", "bounds", "before", "after", "room", "unknown"  # where a task has them
+OF_TASK = "mask", "sentinels", "bounds", "before", "after", "room", "unknown"  # if a task has them
 OF_CONFIG = "turns", "longest", "normalize"
 INSTEAD = "give an INPUT to save the page of that one"
 LATER: dict[str, Any] = {

@@ -127,7 +127,7 @@ class TraceData:
     ) -> np.ndarray:
         """A tensor or a part of it as float32; boolean and uint8 tensors as uint8.
 
-        `max_side` pools the last two dimensions to at most so many numbers each, those farthest from zero.
+        `max_side` pools the last two dimensions to at most this many numbers each, those farthest from zero.
         `as_bytes` gives shares of the largest number, from 0 to 255.
         """
         tensor = self.tensor(name)
@@ -327,5 +327,5 @@ def max_pool(x: np.ndarray, max_side: int | None) -> np.ndarray:
 
 
 def pool_size(x: np.ndarray) -> np.ndarray:
-    """How far from zero; what is masked (minus infinity) is not, what is no number is most."""
+    """The distance from zero; masked numbers (minus infinity) count as the nearest, NaN as the farthest."""
     return np.where(x == -np.inf, -1, np.nan_to_num(np.abs(x), nan=np.inf, posinf=np.inf))

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.runs import tiny, write_text
+from helpers.runs import before, tiny, write_text
 from regard.training import live
+from regard.training.live import LivePage
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def exact() -> Iterator[None]:
 
 
 @pytest.fixture
-def silent_page(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def silent_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Start no process that serves the page of a training, but something that says its address and listens;
     return these."""
     started: list[Any] = []
@@ -50,4 +51,6 @@ def silent_page(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(live, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
     monkeypatch.setattr(live, "webbrowser", SimpleNamespace(open=lambda url: None))
     monkeypatch.setattr(live, "_pages", [])
-    return started
+    # Its output ends at once, which ends a pause: the first step waits for that.
+    with before(LivePage, "between_steps", lambda page, _: page.receiver.join()):
+        yield started

@@ -118,10 +118,8 @@ def test_a_resumed_run_keeps_its_rate_and_a_true_log(
     ):
         tiny(text, tmp_path / "cut", steps=9, look=True, **SETTINGS)
     assert film_steps(tmp_path / "cut")[-1] > 4
-    films: list[list[int]] = []
-    with before(Trainer, "run", lambda trainer: films.append(film_steps(trainer.folder))):
-        tiny(text, tmp_path / "cut", steps=9, resume=True, **SETTINGS)  # nobody watches any more
-    assert films == [[0, 1, 2, 3, 4]]
+    tiny(text, tmp_path / "cut", steps=9, resume=True, **SETTINGS)  # nobody watches any more
+    assert film_steps(tmp_path / "cut") == [0, 1, 2, 3, 4]
     assert [row["lr"] for row in rows(tmp_path / "cut") if "lr" in row] == [
         row["lr"] for row in rows(tmp_path / "whole") if "lr" in row
     ]

@@ -88,14 +88,14 @@ def write_folder(folder: Path, request: ExportRequest) -> None:
 
 
 def find_shape(request: ExportRequest) -> tuple[Family, nn.Module, nn.Linear | None, bool]:
-    """The family of transformers that a model belongs to, the model below its head, the head, and whether it
+    """Return the model's family in transformers, the model below its head, the head, and whether the head
     reads the mean of all tokens."""
     model: nn.Module = request.model
     task = str(request.task["name"])
     head: nn.Linear | None = None
     mean = False  # the heads of transformers read the first token; sentence-transformers has one for the mean
     if getattr(model, "has_task_head", False):
-        with_head = cast(ModelWithHead, model)  # or any other that declares a head
+        with_head = cast(ModelWithHead, model)  # or any other model that declares a head
         mean, model, head = with_head.mean, with_head.model, with_head.head
     if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
         raise UserError(
@@ -106,7 +106,7 @@ def find_shape(request: ExportRequest) -> tuple[Family, nn.Module, nn.Linear | N
 
 
 def model_config(request: ExportRequest) -> dict[str, Any]:
-    """What transformers reads in config.json; nothing where it has no such model."""
+    """Return the config.json that transformers reads; empty if it has no such model."""
     try:
         family, model, _, mean = find_shape(request)
         inner = model.model if isinstance(model, Electra) else model

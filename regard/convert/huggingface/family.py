@@ -94,7 +94,7 @@ class EmptyWeights(TorchFunctionMode):
         elif (
             func.__name__ in ("normal_", "uniform_") and (t := args[0] if args else kwargs["tensor"]).is_meta
         ):
-            return t  # torch imports its compiler, which takes a second, to draw no numbers
+            return t  # otherwise torch imports its compiler, which takes a second
         shapes = [t.shape for t in args if isinstance(t, Tensor) and not t.is_meta]
         if len(shapes) > 1 and product_size(func, shapes) > self.largest:
             raise ValueError("the tables of positions are larger than the weights; make the context shorter")

@@ -105,7 +105,7 @@ class Plan:
         return min(seconds + self.request.teaching.seconds_of(minutes), 60 * minutes)
 
     def is_compiled(self) -> bool:
-        """Whether training compiles its steps, on a GPU as `should_compile` says."""
+        """Return whether training compiles its steps; on a GPU, see compilation.should_compile."""
         if not self.request.gpu:
             return bool(self.get("train.compile") == "on")
         steps, minutes = self.get("train.steps"), self.get("train.minutes")
@@ -221,7 +221,7 @@ def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None)
     assert request.machine is not None
     minutes, seconds = request.minutes or rules.DEFAULT_MINUTES, seconds_to_train(plan)
     readable, one = limit, evaluation_seconds(request, cost, units)
-    for _ in range(4):  # the batch depends on what is read, which depends on it
+    for _ in range(4):  # the batch depends on the total, and the total on the batch
         step = batch or rules.choose_batch(advice, min(readable, limit), row.units, request.gpu)
         times = rules.count_evaluations(min(readable, limit) / units, one / seconds)
         left = max(0.3 * seconds, seconds - times * one)

@@ -302,8 +302,8 @@ def memory_of(machine: Machine, cost: Cost, units: float, vocab: int, muon: bool
 
 
 def saved_of(machine: Machine, cost: Cost, units: float, recompute: bool = False) -> float:
-    """The bytes that a process keeps for the backward pass of so many units; of blocks that are computed
-    again, the input of each, and the rest of one of them."""
+    """The bytes that a process keeps for the backward pass of this many units; with `recompute`, the input of
+    each block, and all activations of one."""
     # measured on the H200: bf16 takes 0.43 of what is kept in float32
     saved_bytes = cost.activations * units * (0.43 if machine.gpu else 1.0)
     return 4.0 * cost.width * cost.layers * units + saved_bytes / cost.layers if recompute else saved_bytes
