@@ -75,7 +75,7 @@ def test_a_signal(tmp_path, text, how, status):
     (last,) = checkpoints(out)
     assert int(last[5:]) >= 3
     assert checkpoint.is_intact(out / "checkpoints" / last)
-    stop, _, advice = output.strip().splitlines()[-1].partition("; go on with: regard ")
+    stop, _, advice = output.strip().splitlines()[-1].partition("; continue with: regard ")
     assert stop == f"stopped at step {last[5:]}"
     assert call(*shlex.split(advice), "--steps", int(last[5:]) + 1) == 0
     assert last[:5] + str(int(last[5:]) + 1) in checkpoints(out)

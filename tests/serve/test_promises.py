@@ -147,7 +147,7 @@ WORDS = {  # what a page says, with a number as a word, and the number of the co
         (r"up to a (hundred) times their size", files.MAX_EXPANSION),
         (r"Otherwise a (\w+) is held out", DataConfig.holdout),
         (r"Warm-up takes at most a (\w+) of a run", WARMUP_SHARE),
-        (r"\(`--minutes`, (\w+)\sif nothing is said\)", DEFAULT_MINUTES),
+        (r"\(`--minutes`, by default (\w+)\)", DEFAULT_MINUTES),
         (r"with (\w+) \(a quarter\) of the rate", guard.FROM_CHECKPOINT),
         (r"with half \(a (\w+)\) of the rate", guard.FROM_START),
         (r"at most (\w+) times \|", guard.MAX_ROLLBACKS),

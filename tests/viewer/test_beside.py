@@ -74,7 +74,7 @@ def test_the_scene_is_drawn_again_when_anything_that_it_shows_changes(tab):
         it.page.focus("#scene #product")
         it.press("ArrowRight")
         it.page.wait_for_function("(at) => location.hash.includes(encodeURIComponent(at))", arg=f"3,{key}")
-        it.settle()
+        it.wait_until_still()
         assert close(it.text("#scene .total b"), float(scores[key]))
     colour = "() => document.querySelector('#scene .pixels').toDataURL()"
     it.page.wait_for_selector("#scene .pixels")
@@ -122,11 +122,11 @@ def test_the_selected_token_is_selected_in_every_panel(tab, kind):
     for view, follows, where in IN_PANELS[kind]:
         it.turn(f"#{view}")
         it.page.wait_for_selector(f"{chips}2")
-        it.settle()
+        it.wait_until_still()
         it.page.dispatch_event(f"{chips}2", "click")
         it.page.wait_for_selector(f"main {follows}")
         if where:
-            it.settle()
+            it.wait_until_still()
             it.page.press(f"main {where}", "ArrowDown")
             it.page.wait_for_selector(f"{chips}3[aria-pressed=true]")
             assert it.page.evaluate(STATE)["token"] == "3", view
@@ -140,7 +140,7 @@ def test_a_panel_goes_on_with_the_head_that_it_opened_on(tab):
     it.press("ArrowDown")
     it.page.click("#strip-text-3")
     it.page.wait_for_selector("#strip-text-3[aria-pressed=true]")
-    it.settle()
+    it.wait_until_still()
     assert f"layer {where['layer']}, head {where['head']}" in it.text("main h2")
     it = tab("transformer", "#view=alignment")
     where = shown("transformer").manifest["opening"]
