@@ -268,13 +268,16 @@ def test_frames_of_long_inputs_lie_on_their_tokens(tab, monkeypatch):
     monkeypatch.setattr(looking, "CONTEXT", 2400)
     model = reader("write", "gpt", depth=1, heads=2, dim=8, context=1200)
     words = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
+    cases = [
+        (count, token, text, Session(model, text).trace["blocks.0.attn.weights"][1, token])
+        for count, token in ((600, 590), (1100, 900))
+        for text in [" ".join(words[i * i % 9] for i in range(count))]
+    ]  # before the server traces: one thread at a time may watch a model
     with serve_session(Session(model, WORDS)) as server:
         it = tab(server.url, viewport={"width": 1440, "height": 900})
-        for count, token in ((600, 590), (1100, 900)):
-            text = " ".join(words[i * i % 9] for i in range(count))
+        for count, token, text, weights in cases:
             it.turn(f"#view=look&depth=head&head=1&token={token}&input={text}")
             it.page.wait_for_selector(".layer.head #open-weights")
-            weights = Session(model, text).trace["blocks.0.attn.weights"][1, token]
             rows = [at for kind, at in it.page.evaluate(FRAMES) if kind == "row"]
             columns = [at for kind, at in it.page.evaluate(FRAMES) if kind == "column"]
             best = (int(weights.argmax()) + 0.5) / count
