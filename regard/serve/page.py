@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from regard.runs.model import Model
 from regard.serve.errors import APIError
 from regard.serve.lines import stream_lines
 from regard.serve.page_requests import TraceRequest, check_changes, check_turns, parse_change, try_change
-from regard.serve.protocol import Json
+from regard.serve.protocol import Json, encode_parts
 from regard.serve.registry import ServerLimits
 from regard.serve.requests import (
     body_int,
@@ -49,6 +49,11 @@ HEAVY = 2  # threads for work that takes much memory; each keeps a part of it
 INLINE = 4000  # bytes of JSON that are parsed in the event loop
 MAX_QUERY = 200  # letters of a word whose neighbours are requested
 T = TypeVar("T")
+
+
+def respond(content: Any) -> Response:
+    """The response with this JSON, encoded by parts: call it in a thread, and the event loop can catch up."""
+    return Response(encode_parts(content).encode(), media_type="application/json")
 
 
 class PageRoutes:
@@ -139,11 +144,15 @@ class PageRoutes:
 
     async def trace(self, request: Request) -> Response:
         body = await self.read_checked(request, TraceRequest.parse)
-        session = await self.exclusive.run(lambda: self.open_session(body))
-        self.sessions.add(session)
         chosen = 0 if body.other is None else body.other + 1
         models = {"models": self.names, "chosen": chosen}
-        return JSONResponse(session.manifest | self.describe_progress(session) | models)
+
+        def run() -> Response:
+            session = self.open_session(body)
+            self.sessions.add(session)
+            return respond(session.manifest | self.describe_progress(session) | models)
+
+        return await self.exclusive.run(run)
 
     def open_session(self, request: TraceRequest) -> Session:
         base = self.open_base(request)
@@ -225,7 +234,7 @@ class PageRoutes:
         texts = request.query_params.get("ids", "").split(",")
         if len(texts) > MAX_IDS or not all(text.isascii() and text.isdecimal() for text in texts):
             raise APIError(400, f"ids: give up to {MAX_IDS} whole numbers with commas between")
-        return JSONResponse(self.session_or_first(request).words([int(text[:9]) for text in texts]))
+        return respond(self.session_or_first(request).words([int(text[:9]) for text in texts]))
 
     # Views
 
@@ -243,7 +252,7 @@ class PageRoutes:
             answers = model.task.answers(model.model, replace(model.request([], {}), inputs=[text]))
             return "\n".join(answer.text for answer in answers[0])
 
-        return JSONResponse({"output": await self.exclusive.run(run)})
+        return await self.exclusive.run(lambda: respond({"output": run()}))
 
     async def talk(self, request: Request) -> Response:
         body = await self.read_checked(request, check_turns)
@@ -267,14 +276,14 @@ class PageRoutes:
 
     async def tree(self, request: Request) -> Response:
         session, beams = self.session(request), query_int(request, "beams", 1)
-        return JSONResponse(await self.exclusive.run(lambda: session.tree(beams or 1).to_json()))
+        return await self.exclusive.run(lambda: respond(session.tree(beams or 1).to_json()))
 
     def lens(self, request: Request) -> Response:
-        return JSONResponse(self.session(request).lens(query_int(request, "row") or 0))
+        return respond(self.session(request).lens(query_int(request, "row") or 0))
 
     def attribution(self, request: Request) -> Response:
         session, row, token = self.session(request), query_int(request, "row"), query_int(request, "token")
-        return JSONResponse(self.run_heavy(lambda: session.attribution(row or 0, token)))
+        return respond(self.run_heavy(lambda: session.attribution(row or 0, token)))
 
     async def heads(self, request: Request) -> Response:
         """What the model's heads do on built-in texts: between them, others can trace."""
@@ -282,50 +291,50 @@ class PageRoutes:
         corpus = await self.exclusive.run(lambda: head_corpus(model))
         while corpus.inputs:
             await self.exclusive.run(lambda: corpus.step(model))
-        return JSONResponse(corpus.to_json())
+        return await self.exclusive.run(lambda: respond(corpus.to_json()))
 
     def models(self, request: Request) -> Response:
-        return JSONResponse(self.names[1:])
+        return respond(self.names[1:])
 
     def space(self, request: Request) -> Response:
-        return JSONResponse(self.session(request).space.mapped(request.query_params.get("name", "")))
+        return respond(self.session(request).space.mapped(request.query_params.get("name", "")))
 
     def near(self, request: Request) -> Response:
         query, space, row = request.query_params, self.session(request).space, query_int(request, "row")
         point = query.get("text", "")[:MAX_QUERY] if row is None else row
-        return JSONResponse(space.near(query.get("name", ""), point, query.get("distance", "cosine")))
+        return respond(space.near(query.get("name", ""), point, query.get("distance", "cosine")))
 
     async def change(self, request: Request) -> Response:
         body = await self.read_checked(request, check_changes)
         session, row = self.sessions.get(body.get("trace")), body_int(body, "row")
         changes = body.get("changes") or []
 
-        def run() -> Json:
+        def run() -> Response:
             first_changes = changes[: MAX_CHANGES + 1]  # one more id is refused with the right message
             if body.get("lenient"):
                 tried = self.run_heavy(lambda: [try_change(session, one) for one in first_changes])
-                return session.whatif.changed_if_valid(tried, row)
+                return respond(session.whatif.changed_if_valid(tried, row))
             parsed = self.run_heavy(lambda: [parse_change(session, one) for one in first_changes])
-            return session.whatif.changed(parsed, row)
+            return respond(session.whatif.changed(parsed, row))
 
-        return JSONResponse(await self.exclusive.run(run))
+        return await self.exclusive.run(run)
 
     async def effects(self, request: Request) -> Response:
         session = self.session(request)
         if "stream" in request.query_params:
             return await stream_lines(self.exclusive, session.whatif.each_effect)
-        return JSONResponse(await self.exclusive.run(lambda: session.whatif.ranked()))
+        return await self.exclusive.run(lambda: respond(session.whatif.ranked()))
 
     def versus(self, request: Request) -> Response:
         other = self.sessions.get(request.query_params.get("other"))
         row, other_row = query_int(request, "row"), query_int(request, "other_row")
-        return JSONResponse(compare_runs(self.session(request), other, row, other_row))
+        return respond(compare_runs(self.session(request), other, row, other_row))
 
     def log(self, request: Request) -> Response:
-        return JSONResponse(self.session_or_first(request).log())
+        return respond(self.session_or_first(request).log())
 
     def progress(self, request: Request) -> Response:
-        return JSONResponse(self.describe_progress(self.session_or_first(request)))
+        return respond(self.describe_progress(self.session_or_first(request)))
 
     def describe_progress(self, session: Session) -> Json:
         """The facts that may change while the run is trained."""

@@ -16,7 +16,7 @@ def encode_parts(value: Any, depth: int = 5) -> str:
     """Encode like `to_json`, but large values part by part: other threads can run in between, unlike during
     one call of the encoder. The items of a response's lists of log-probabilities are five levels down."""
     if depth and isinstance(value, dict):
-        fields = (f"{to_json(name)}:{encode_parts(item, depth - 1)}" for name, item in value.items())
+        fields = (f"{to_json(str(name))}:{encode_parts(item, depth - 1)}" for name, item in value.items())
         return f"{{{','.join(fields)}}}"
     if depth and isinstance(value, list):
         return f"[{','.join([encode_parts(item, depth - 1) for item in value])}]"

@@ -49,7 +49,9 @@ def threads(monkeypatch):
         note(owner, "parse_object")
     for owner in (openai, responses):
         note(owner, "read_conversation")
-    for owner, name in ((Engine, "make_request"), (registry, "encode_parts"), (page, "check_turns")):
+    for owner in (registry, page):
+        note(owner, "encode_parts")
+    for owner, name in ((Engine, "make_request"), (page, "check_turns")):
         note(owner, name)
     monkeypatch.setattr(TraceRequest, "parse", staticmethod(TraceRequest.parse))
     note(TraceRequest, "parse")
@@ -80,7 +82,7 @@ def test_large_requests_to_the_page(models, threads):
     with serve_session(Session(model, model.task.example_input())) as server:
         assert server.ask("/api/trace", {"input": "fox"})[0] == 200
         assert server.ask("/api/talk", {"turns": ["fox", "fox", "fox"]})[0] == 200
-        assert {"parse", "check_turns", "parse_object"} <= threads.keys()
+        assert {"parse", "check_turns", "parse_object", "encode_parts"} <= threads.keys()
         (loop,) = threads.pop("read_body")
         assert all(loop not in called for called in threads.values())
 
