@@ -96,8 +96,14 @@ def test_a_pause_takes_no_time_of_the_budget(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("silent_page")
-def test_a_paused_training_still_saves_at_a_signal(text: str, tmp_path: Path) -> None:
-    with asking(5, {"pause": True}), stopped(live.time, "sleep", lambda _: True, signal.SIGTERM):
+def test_a_paused_training_still_saves_at_a_signal(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "WAKE", 0.0123)  # that of no other who sleeps
+    with (
+        asking(5, {"pause": True}),
+        stopped(live.time, "sleep", lambda seconds: seconds == live.WAKE, signal.SIGTERM),
+    ):
         tiny(text, tmp_path / "out", steps=9, look=True, **SETTINGS)
     assert rows(tmp_path / "out")[-1]["step"] == 5
 
