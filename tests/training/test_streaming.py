@@ -1,5 +1,6 @@
 """Training on a stream: resumed bit for bit, also by another number of processes."""
 
+import gzip
 import json
 import os
 import shutil
@@ -65,6 +66,31 @@ def test_stopped_and_resumed(straight, data, tmp_path, monkeypatch):
     tiny(data, out, **SETTINGS, resume=True)
     same(straight, out)
     assert next(block for block in read if block) == first > 1
+
+
+def web_archive(path, number):
+    """A file of a crawl: of texts if its name says so, or of pages."""
+    kind, before, after = "conversion", "", ""
+    if ".wet" not in path.name:
+        kind, before, after = "response", "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>", "</p>"
+    records = []
+    for n in range(20):
+        body = f"{before}Page {n} of {number}: {'the quick brown fox ' * (n % 7 + 1)}{after}".encode()
+        head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        records.append(gzip.compress(head.encode() + body + b"\r\n\r\n"))
+    path.write_bytes(b"".join(records))
+
+
+def test_web_archives_are_resumed_where_they_were(tmp_path):
+    folder = tmp_path / "crawl"
+    folder.mkdir()
+    for number, name in enumerate(("a.warc.wet.gz", "b.warc.gz")):
+        web_archive(folder / name, number)
+    tiny(str(folder), tmp_path / "whole", **SETTINGS)
+    with stopped(Trainer, "train_step", at_step(7)):
+        tiny(str(folder), tmp_path / "out", **SETTINGS)
+    tiny(str(folder), tmp_path / "out", **SETTINGS, resume=True)
+    same(tmp_path / "whole", tmp_path / "out")
 
 
 def test_killed_and_resumed_without_the_places(straight, data, tmp_path):
