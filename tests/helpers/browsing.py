@@ -3,11 +3,13 @@
 import base64
 import functools
 import json
+from urllib.parse import urlsplit
 
 import pytest
 import torch
 
 from helpers.looking import captioner, noise, reader, seer
+from helpers.serving import BEFORE_STOP
 from regard.files.tensors import write_tensors
 from regard.runs.checkpoints import save
 from regard.runs.folder import begin
@@ -135,6 +137,8 @@ class Tab:
 
     def open(self, state="", wait="main section"):
         """Load the page anew."""
+        if self.url.startswith("http:"):
+            BEFORE_STOP[urlsplit(self.url).port].add(self.leave)
         self.opened += 1  # a new address, or only the part after # would change
         self.page.goto(f"{self.url}?{self.opened}{state}")
         self.page.wait_for_selector(wait)
@@ -170,6 +174,11 @@ class Tab:
         self.page.set_viewport_size(self.viewport)
         self.page.emulate_media(media="screen")
         self.page.goto("about:blank")
+
+    def leave(self):
+        """Ask the server for nothing more, as it stops."""
+        if not self.page.is_closed() and self.page.url.startswith(self.url):
+            self.page.goto("about:blank")
 
     def table(self):
         """The rows of the table that accompanies the picture, without the labels."""

@@ -2,11 +2,13 @@
 
 import http.client
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
+
+from starlette.types import ASGIApp
 
 from regard.runs.model import Model
 from regard.serve.app import create_app
@@ -67,6 +69,22 @@ class ModelServer(Server):
     registry: ModelRegistry
 
 
+# What happens before the server of a port stops: tabs leave it, as a page asks for more at any time.
+BEFORE_STOP: dict[int, set[Callable[[], None]]] = {}
+
+
+@contextmanager
+def serve_app(app: ASGIApp, connections: ConnectionLimits | None = None) -> Iterator[int]:
+    """The port at which a server answers, until all tabs have left it."""
+    with run_in_thread(app, connections) as port:
+        BEFORE_STOP[port] = set()
+        try:
+            yield port
+        finally:
+            for leave in BEFORE_STOP.pop(port):
+                leave()
+
+
 @contextmanager
 def serve_session(
     first: Session,
@@ -75,7 +93,7 @@ def serve_session(
     connections: ConnectionLimits | None = None,
 ) -> Iterator[PageServer]:
     """The page of a session."""
-    with run_in_thread(page_app(first.model, first, compared_models, limits), connections) as port:
+    with serve_app(page_app(first.model, first, compared_models, limits), connections) as port:
         yield PageServer(port, first)
 
 
@@ -91,7 +109,7 @@ def serve_models(
     """Models by name; `finish`: whether running answers are finished at the end."""
     registry, writer = ModelRegistry(models, limits or ServerLimits()), LogWriter() if log else None
     try:
-        with run_in_thread(create_app(registry, SecurityConfig(**security), writer), connections) as port:
+        with serve_app(create_app(registry, SecurityConfig(**security), writer), connections) as port:
             yield ModelServer(port, registry)
     finally:
         registry.close(finish)

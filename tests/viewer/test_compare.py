@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import regard
 from helpers.browsing import HOSTILE, close, hostile, number, shown
 from helpers.looking import noise, reader, seer
-from helpers.serving import PageServer, serve_session
+from helpers.serving import PageServer, serve_app, serve_session
 from helpers.slow import slow_after
 from regard import UserError
 from regard.cli.looking import look
@@ -19,7 +19,6 @@ from regard.cli.parser import build_parser
 from regard.runs import checkpoints as checkpoint
 from regard.runs.load import at_step
 from regard.serve.page_app import page_app
-from regard.serve.server import run_in_thread
 from regard.viewer.session import Session
 from regard.viewer.whatif import compare_runs
 
@@ -62,7 +61,7 @@ def both(tmp_path_factory):
     with torch.no_grad():
         other.model.embed.weight.mul_(1.3)
     first = Session(model, "the quick brown fox")
-    with run_in_thread(page_app(model, first, [other])) as port:
+    with serve_app(page_app(model, first, [other])) as port:
         yield PageServer(port, first), other
 
 

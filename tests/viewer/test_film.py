@@ -10,13 +10,12 @@ import regard
 from helpers.browsing import WORDS, axe_violations, close, trained
 from helpers.commands import call, stdout_of
 from helpers.errors import user_error
-from helpers.serving import Server, serve_session
+from helpers.serving import Server, serve_app, serve_session
 from regard.files.locks import lock_folder
 from regard.files.tensors import write_tensors
 from regard.runs.film import frame_path
 from regard.runs.layout import FILM, LOG
 from regard.serve.live import Training, live_app
-from regard.serve.server import run_in_thread
 from regard.viewer.film import film_scenes
 from regard.viewer.session import Session
 from regard.viewer.views import Choice
@@ -103,10 +102,9 @@ def watched(tab, folder):
     """The page of a training that has reached step 9, and what was asked for on it."""
     asked = []
     training = Training(asked.append)
-    with lock_folder(folder, "--out"), run_in_thread(live_app(folder, WORDS, training)) as port:
+    with lock_folder(folder, "--out"), serve_app(live_app(folder, WORDS, training)) as port:
         it = tab(Server(port).url, "#follow=1")
         yield it, training, asked
-        it.page.goto("about:blank")  # or it may ask once more when nobody answers
 
 
 def weight(it):
