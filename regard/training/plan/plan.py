@@ -43,6 +43,7 @@ class Plan:
     reasons: dict[str, str] = field(default_factory=dict)
     steps: int = 0  # expected, if the clock decides
     candidate: Candidate | None = None
+    bound: str = ""  # what a larger model would be too large for
     data: list[str] = field(default_factory=list)  # facts about the data, in a few lines
 
     def choose(self, key: str, value: Any, reason: str) -> None:
@@ -91,12 +92,17 @@ class Plan:
     def passes(self) -> float:
         return self.steps * self.batch / rows_of(self)[0]
 
+    @property
+    def readings(self) -> int:
+        """How often a step reads its rows."""
+        return 2 if self.get("task.r_drop") else 1
+
     def seconds(self) -> float:
         """The time that the run takes."""
         machine, minutes = self.request.machine, self.get("train.minutes")
         assert machine is not None
-        compiled, passes = self.is_compiled(), 2 if self.get("task.r_drop") else 1
-        seconds = passes * self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
+        compiled = self.is_compiled()
+        seconds = self.readings * self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
         evaluations = max(1, self.steps // int(self.get("train.evaluate") or self.steps or 1))
         seconds += evaluations * evaluation_seconds(self.request, self.cost, rows_of(self)[0])
         seconds = (1 + int(self.get("train.folds") or 0)) * (seconds + precision.startup(machine, compiled))
@@ -172,16 +178,17 @@ def choose_size(plan: Plan) -> Candidate:
             like = plan.cost_of(settings, complete_settings(settings)), size
         cost = None if like is None else request.teaching.added_to(scale_cost(*like, size, request.kind))
         candidate = measure(plan, settings, size, cost)
-        fits = rules.fits(advice, size.weights(request.kind), candidate.units, candidate.readable)
+        allowed = advice
         if size.dim <= advice.dim:  # enough for most data, if there is some time
-            fits = request.steps is not None or rules.fits(
-                replace(advice, weights_per_unit=float("inf"), units_per_weight=advice.units_per_weight / 2),
-                size.weights(request.kind), candidate.units, candidate.readable,
-            )  # fmt: skip
-        if cost is not None and request.machine is not None:
+            per_weight = 0.0 if request.steps is not None else advice.units_per_weight / 2
+            allowed = replace(advice, weights_per_unit=math.inf, units_per_weight=per_weight)
+        weights = size.weights(request.kind)
+        bound = rules.too_large_for(allowed, weights, candidate.units, candidate.readable)
+        if not bound and cost is not None and request.machine is not None:
             memory = memory_of(request.machine, cost, candidate.batch, vocab_of(plan), plan.by_muon)
-            fits = fits and memory <= USABLE * request.machine.memory
-        if best is not None and not fits:
+            bound = "the memory" if memory > USABLE * request.machine.memory else ""
+        if bound and best is not None:
+            plan.bound = bound
             break
         best = candidate
     assert best is not None
@@ -329,7 +336,10 @@ def choose_steps(plan: Plan, candidate: Candidate) -> int:
     if request.steps is not None:
         return request.steps
     passes = rules.choose_passes(advice, candidate.units, candidate.readable)
-    possible = max(1, int(candidate.readable / batch))
+    plan.choose(
+        "task.r_drop", rules.choose_r_drop(request.task, passes, request.gpu), f"for {passes:.2g} passes"
+    )
+    possible = max(1, int(candidate.readable / batch / plan.readings))
     wanted = max(advice.steps, int(passes * candidate.units / batch))
     if wanted < possible:
         plan.choose("train.steps", wanted, "more passes over the data would only memorise them")
@@ -341,7 +351,7 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     """Choose the optimizer's settings and the regularisation."""
     request, advice, task, steps = plan.request, plan.request.advice, plan.request.task, plan.steps
     facts = request.facts
-    passes = steps * candidate.batch / candidate.units
+    passes = plan.readings * steps * candidate.batch / candidate.units
     best, often = "best measured for this task", f"for {passes:.2g} passes over the data"
     pressure = rules.pressure_to_memorise(passes, candidate.size.weights(request.kind) / candidate.units)
     fields = MODELS[request.kind][1].__dataclass_fields__
@@ -371,7 +381,8 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     share = 0.0
     if request.machine is not None and request.held:
         one = evaluation_seconds(request, plan.cost, candidate.units)
-        share = one / (one + steps * step_seconds(request.machine, plan.cost, plan.batch, plan.is_compiled()))
+        step = plan.readings * step_seconds(request.machine, plan.cost, plan.batch, plan.is_compiled())
+        share = one / (one + steps * step)
     evaluate = rules.choose_evaluation(steps, passes, share)
     plan.choose("train.evaluate", evaluate, "a few to many times in a run")
     plan.choose("train.save", plan.get("train.evaluate"), "as often as it is evaluated")

@@ -12,13 +12,18 @@ def describe(plan: Plan) -> list[str]:
     """Describe the plan in a few lines: size, data, steps, rates, time and memory."""
     request = plan.request
     unit, (units, _, _) = UNITS.get(request.task, "tokens"), rows_of(plan)
-    read = f"{plan.steps:,} steps of {count(plan.batch)} {unit}, {plan.passes:.3g} passes over the data"
+    twice = ", each read twice (R-Drop)" if plan.readings > 1 else ""
+    read = (
+        f"{plan.steps:,} steps of {count(plan.batch)} {unit}{twice}, {plan.passes:.3g} passes over the data"
+    )
     lines = [
         f"plan: {request.kind} of {count(plan.cost.weights)} weights ({size_words(plan)})",
         f"  data: {data_words(request.facts, request.task)}; {count(units)} {unit}",
         f"  {read}; {limit_words(plan)}",
         f"  {rate_words(plan)}",
     ]
+    if plan.bound:
+        lines[0] += f"; size limited by {plan.bound}"
     if request.teaching.teachers:
         lines.append(f"  {teacher_words(plan)}")
     if request.machine is not None:

@@ -78,6 +78,17 @@ def test_sizes(task: str, facts: Facts, machine: str, minutes: float, weights: t
     assert weights[0] <= chosen.cost.weights <= weights[1], describe(chosen)
     assert chosen.seconds() <= 60 * minutes
     assert chosen.memory() <= known_machine(machine).memory
+    bound = "" if task == "write" and minutes == 60 else chosen.bound or "?"  # there is no larger one
+    assert describe(chosen)[0].endswith(f"; size limited by {bound}" if bound else ")")
+
+
+def test_the_two_readings_of_r_drop_take_their_time() -> None:
+    once, twice = (plan("translate", MULTI30K, "h200", 1, task__r_drop=x) for x in (0, 1))
+    assert (once.readings, twice.readings) == (1, 2)
+    assert twice.seconds() == pytest.approx(60, rel=0.1)  # not cut off by the clock
+    assert twice.steps < once.steps
+    assert "each read twice (R-Drop)" in describe(twice)[2]
+    assert "R-Drop" not in describe(once)[2]
 
 
 @pytest.mark.parametrize(("task", "facts"), [("write", SHAKESPEARE), ("translate", MULTI30K)])

@@ -73,9 +73,9 @@ def test_ladders_rise(kind: str) -> None:
 
 def test_sizes_are_limited_by_data_and_by_time() -> None:
     advice = rules.ADVICE["write"]
-    assert rules.fits(advice, 10e6, units=1e6, readable=1e8)
-    assert not rules.fits(advice, 100e6, units=1e6, readable=1e9)
-    assert not rules.fits(advice, 10e6, units=1e6, readable=1e6)
+    assert rules.too_large_for(advice, 10e6, units=1e6, readable=1e8) == ""
+    assert rules.too_large_for(advice, 100e6, units=1e6, readable=1e9) == "the data"
+    assert rules.too_large_for(advice, 10e6, units=1e6, readable=1e6) == "the time"
 
 
 def test_batches_grow_with_what_is_read() -> None:
