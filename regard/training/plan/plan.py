@@ -56,7 +56,7 @@ class Plan:
 
     def section(self, name: str) -> dict[str, Any]:
         """All settings of a section, given and chosen."""
-        both = {**self.settings, **self.request.by_hand}
+        both = self.settings | dict(self.request.by_hand)
         return {key.partition(".")[2]: value for key, value in both.items() if key.startswith(f"{name}.")}
 
     def model_settings(self) -> dict[str, Any]:
@@ -123,13 +123,12 @@ class Plan:
     def memory(self) -> float:
         """The largest number of bytes that are used; on a CPU, the data's are included."""
         assert self.request.machine is not None
-        vocab, batch = vocab_of(self), self.batch
-        micro = self.get("train.micro")
-        if micro is not None:
+        batch = self.batch
+        if (micro := self.get("train.micro")) is not None:
             batch = min(batch, micro * rows_of(self)[1].units)
         facts = self.request.facts
         data = READING * min(1.0, facts.characters / 1e6) + facts.rows * facts.channels * facts.size**2
-        step = memory_of(self.request.machine, self.cost, batch, vocab, self.by_muon)
+        step = memory_of(self.request.machine, self.cost, batch, vocab_of(self), self.by_muon)
         return step if self.request.gpu else step + data
 
 
@@ -171,7 +170,7 @@ def choose_size(plan: Plan) -> Candidate:
         return preset | {k: v for k, v in size.items() if k != "preset"} | plan.model_settings()
 
     best: Candidate | None = None
-    like: tuple[Cost, Size] | None = None  # the cost of the smallest one, from which the others are derived
+    like: tuple[Cost, Size] | None = None  # the smallest one's cost, from which the others are derived
     for size, settings in sizes(request):
         settings = settings | shape_settings(plan, settings)
         if like is None and request.steps is None:
@@ -250,7 +249,7 @@ def given_batch(plan: Plan, row: float) -> float | None:
     tokens, batch = plan.get("train.tokens"), plan.get("train.batch")
     if tokens is not None and plan.request.task not in ROWS:
         return float(tokens)
-    return None if batch is None else float(batch) * (1.0 if plan.request.task in ROWS else row)
+    return None if batch is None else batch * (1.0 if plan.request.task in ROWS else row)
 
 
 # The data as a model reads them
@@ -336,9 +335,7 @@ def choose_steps(plan: Plan, candidate: Candidate) -> int:
     if request.steps is not None:
         return request.steps
     passes = rules.choose_passes(advice, candidate.units, candidate.readable)
-    plan.choose(
-        "task.r_drop", rules.choose_r_drop(request.task, passes, request.gpu), f"for {passes:.2g} passes"
-    )
+    plan.choose("task.r_drop", rules.choose_r_drop(request.task, passes, request.gpu), "for repeated data")
     possible = max(1, int(candidate.readable / batch / plan.readings))
     wanted = max(advice.steps, int(passes * candidate.units / batch))
     if wanted < possible:
@@ -381,8 +378,8 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     share = 0.0
     if request.machine is not None and request.held:
         one = evaluation_seconds(request, plan.cost, candidate.units)
-        step = plan.readings * step_seconds(request.machine, plan.cost, plan.batch, plan.is_compiled())
-        share = one / (one + steps * step)
+        step = step_seconds(request.machine, plan.cost, plan.batch, plan.is_compiled())
+        share = one / (one + plan.readings * steps * step)
     evaluate = rules.choose_evaluation(steps, passes, share)
     plan.choose("train.evaluate", evaluate, "a few to many times in a run")
     plan.choose("train.save", plan.get("train.evaluate"), "as often as it is evaluated")

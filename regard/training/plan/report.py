@@ -12,10 +12,8 @@ def describe(plan: Plan) -> list[str]:
     """Describe the plan in a few lines: size, data, steps, rates, time and memory."""
     request = plan.request
     unit, (units, _, _) = UNITS.get(request.task, "tokens"), rows_of(plan)
-    twice = ", each read twice (R-Drop)" if plan.readings > 1 else ""
-    read = (
-        f"{plan.steps:,} steps of {count(plan.batch)} {unit}{twice}, {plan.passes:.3g} passes over the data"
-    )
+    batch = f"{count(plan.batch)} {unit}" + ", each read twice (R-Drop)" * (plan.readings > 1)
+    read = f"{plan.steps:,} steps of {batch}, {plan.passes:.3g} passes over the data"
     lines = [
         f"plan: {request.kind} of {count(plan.cost.weights)} weights ({size_words(plan)})",
         f"  data: {data_words(request.facts, request.task)}; {count(units)} {unit}",
