@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.decode.cpu_beams import branch
 from regard.errors import UserError
 
 NO_TOKEN = -1  # after the end of a finished hypothesis
@@ -55,7 +56,7 @@ def beam_search(
     (B, V), K = logits.shape, beams
     hypotheses: list[list[Hypothesis]] = [[] for _ in range(B)]
     rows = torch.arange(B, device=logits.device)  # the indices of the remaining rows
-    state.reorder(rows.repeat_interleave(K))
+    state = branch(state, K, rows)
     sums = torch.full((B, K), -math.inf, device=logits.device)  # (B, K)
     sums[:, 0] = 0.0  # at first, all beams are the same
     log_p = logits.float().log_softmax(-1)[:, None].expand(B, K, V)  # (B, K, V)
@@ -99,11 +100,13 @@ def beam_search(
 def best_candidates(sums: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The sums, beams and new tokens (B, C) of the most likely texts with one more token.
 
-    There are twice as many as beams, so that enough are left if half of them end here.
+    There are twice as many as beams, so that enough are left if half of them end here. Each beam's best ones
+    are chosen first, as few numbers have to be added to its sum then.
     """
     K, V = log_p.shape[1:]
-    top, index = (sums[:, :, None] + log_p).flatten(1).topk(min(2 * K, K * V))  # (B, C)
-    return top, index // V, index % V
+    best, tokens = log_p.topk(min(2 * K, V))  # (B, K, 2 K)
+    top, index = (sums[:, :, None] + best).flatten(1).topk(min(2 * K, K * V))  # (B, C)
+    return top, index // best.shape[2], tokens.flatten(1).gather(1, index)
 
 
 def make_hypotheses(texts: Tensor, scores: Tensor, ends: Sequence[int]) -> list[Hypothesis]:

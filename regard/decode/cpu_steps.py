@@ -3,12 +3,12 @@
 A step takes a few milliseconds, of which calls of modules would be a large part. The blocks themselves are
 the readable reference of this code.
 
-Shapes: B rows, H heads, G key/value heads, S positions, D width, d width of a head.
+Shapes: B texts, K beams of each (1 without beam search), H heads, G key/value heads, S positions,
+D width, d width of a head.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def speed_up(model: object, state: object) -> None:
         return
     if (decoder := find_decoder(model)) is not None and all(map(attends_backwards, decoder)):
         state.layers = [RoomyKVCache(layer.kv) for layer in state.layers]
-        state.run = partial(CPUStack(decoder).run, state)
+        state.run = CPUStack(decoder, state)
 
 
 class RoomyKVCache(KVCache):
@@ -94,9 +94,12 @@ def attends_backwards(block: nn.Module) -> bool:
 
 
 class CPUStack:
-    """The blocks of a decoder, for one token of each row."""
+    """The blocks of a decoder, for one token of each row, in the place of `Stack.forward`."""
 
-    def __init__(self, stack: Stack):
+    beams = 1
+
+    def __init__(self, stack: Stack, state: State):
+        self.state, self.stack = state, stack
         self.layers = [
             (
                 SelfAttention(block.attn),
@@ -106,25 +109,29 @@ class CPUStack:
             for block in stack
         ]
 
-    def run(
-        self, state: State, stack: Stack, x: Tensor, pos: Tensor, positions: Positions, mask: Mask
-    ) -> Tensor:
-        """The last block's output (B, 1, D), as of `Stack.forward`, which computes several tokens."""
+    def __call__(self, stack: Stack, x: Tensor, pos: Tensor, positions: Positions, mask: Mask) -> Tensor:
+        """The last block's output (B K, 1, D), of several tokens by the blocks themselves."""
+        state = self.state
         if x.shape[1] > 1:
             output: Tensor = stack(x, pos, positions, mask, replace(state, run=None))
             return output
         check_cancelled()
-        rotary, bias = positions.rotary(pos), positions.bias(1, state.length + 1)
-        if bias is not None:
-            mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+        rotary, mask = positions.rotary(pos), self.mask(positions, mask)
         source_mask = over_keys(state.source_attention_mask)
-        stream = x[:, 0]  # (B, D)
+        stream = x[:, 0]  # (B K, D)
         for i, (attn, cross, ffn) in enumerate(self.layers):
-            stream = attn(stream, state.layers[i], rotary, mask)  # type: ignore[arg-type]
+            stream = attn(stream, state.layers[i], rotary, mask, self.beams)  # type: ignore[arg-type]
             if cross is not None:
-                stream = cross(stream, state.source[i], source_mask)
+                stream = cross(stream, state.source[i], source_mask, self.beams)
             stream = ffn(stream)
         return stream[:, None]
+
+    def mask(self, positions: Positions, mask: Mask) -> Mask:
+        """What is added to the scores, or the keys that a row may attend to."""
+        bias = positions.bias(1, self.state.length + 1)
+        if bias is None or mask is None:
+            return mask if bias is None else bias
+        return bias.masked_fill(~mask, -torch.inf)
 
 
 class Branch:
@@ -152,20 +159,25 @@ class SelfAttention(Branch):
         self.q_norm, self.k_norm = attn.q_norm.forward, attn.k_norm.forward
         self.last = None if attn.window is None else attn.window + 1  # positions that it attends to
 
-    def __call__(self, x: Tensor, cache: RoomyKVCache, rotary: Rotation | None, mask: Mask) -> Tensor:
+    def __call__(
+        self, x: Tensor, cache: RoomyKVCache, rotary: Rotation | None, mask: Mask, beams: int
+    ) -> Tensor:
         B = len(x)
         q, k, v = self.qkv(self.norm(x))
         q, k = self.q_norm(q.view(B, self.heads, 1, -1)), self.k_norm(k.view(B, self.kv_heads, 1, -1))
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        keys, values = cache.append(k, v.view(B, self.kv_heads, 1, -1))
+        v = v.view(B, self.kv_heads, 1, -1)
+        if beams > 1:
+            q, k, v = together(q, beams), together(k, beams), together(v, beams)
+        keys, values = cache.append(k, v)
         if self.last is not None:
             keys, values = keys[:, :, -self.last :], values[:, :, -self.last :]
             mask = None if mask is None else mask[..., -self.last :]
         y = F.scaled_dot_product_attention(
             q, keys, values, mask, enable_gqa=self.heads != self.kv_heads
-        )  # (B, H, 1, d)
-        return self.add(x, self.out(y.view(B, -1))[0])
+        )  # (B, H, K, d)
+        return self.add(x, self.out(y.transpose(1, 2).reshape(B, -1))[0])
 
 
 class CrossAttention(Branch):
@@ -175,14 +187,23 @@ class CrossAttention(Branch):
         self.heads, self.kv_heads = attn.heads, attn.kv_heads
         self.q, self.out = products(attn.q), products(attn.out)
 
-    def __call__(self, x: Tensor, cache: KVCache, mask: Mask) -> Tensor:
+    def __call__(self, x: Tensor, cache: KVCache, mask: Mask, beams: int) -> Tensor:
         assert cache.kv is not None
         B, (keys, values) = len(x), cache.kv
-        (q,) = self.q(self.norm(x))
+        q = self.q(self.norm(x))[0].view(B, self.heads, 1, -1)
         y = F.scaled_dot_product_attention(
-            q.view(B, self.heads, 1, -1), keys, values, mask, enable_gqa=self.heads != self.kv_heads
-        )
-        return self.add(x, self.out(y.view(B, -1))[0])
+            q if beams == 1 else together(q, beams),
+            keys,
+            values,
+            mask,
+            enable_gqa=self.heads != self.kv_heads,
+        )  # (B, H, K, d)
+        return self.add(x, self.out(y.transpose(1, 2).reshape(B, -1))[0])
+
+
+def together(x: Tensor, beams: int) -> Tensor:
+    """The beams of a sequence as its queries or keys: (B K, H, 1, d) -> (B, H, K, d)."""
+    return x.unflatten(0, (-1, beams)).squeeze(3).transpose(1, 2)
 
 
 class FeedForward(Branch):

@@ -1,12 +1,11 @@
 """Models whose layers have weights in few bits."""
 
-import ctypes
-import sys
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+from regard.memory import allocator
 from regard.models.base import LanguageModel
 from regard.quantize.weights import GROUP, WEIGHTS, BFloat16Weight, Int4Weight, Int8Weight, SmallWeight
 
@@ -39,7 +38,7 @@ def quantize_model(model: nn.Module, dtype: str) -> None:
     for _, m, looks_up in layers(model):
         if not is_small(m):
             set_weight(m, shrink(m.weight, dtype, looks_up), looks_up)  # type: ignore[arg-type]
-    return_freed_memory()
+    allocator.release()
 
 
 def pack_layers(model: nn.Module) -> None:
@@ -49,13 +48,7 @@ def pack_layers(model: nn.Module) -> None:
     for _, m, looks_up in layers(model):
         if isinstance(m.weight, SmallWeight):
             set_weight(m, m.weight, looks_up)
-    return_freed_memory()
-
-
-def return_freed_memory() -> None:
-    """Return freed memory to the system: glibc keeps it after the conversion of many tensors."""
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        trim(0)
+    allocator.release()
 
 
 def is_small(m: nn.Module) -> bool:

@@ -147,9 +147,9 @@ class BFloat16Weight(SmallWeight):
 class Int8Weight(SmallWeight):
     """Eight bits and a scale for each output; inputs become integers, too.
 
-    A row of an input becomes two rows of eight bits, the second with the rounding errors of the first: a
-    single large number in a row, as in language models, would otherwise take the bits of all others. Reading
-    the weights takes most of the time, and they are read once for both. Sums of integers are exact.
+    A row of an input becomes a row of eight bits; where that rounds too much, it has a second one, with the
+    rounding errors of the first: a single large number in a row, as in language models, would otherwise take
+    the bits of all others. The weights are read once for both. Sums of integers are exact.
     The parts are integers (N, K) and scales (N,): W = scale · integers. An embedding that is also the output
     layer stays unpacked, so that there is one copy of it.
     """
@@ -162,21 +162,30 @@ class Int8Weight(SmallWeight):
         scale = W.abs().amax(1) / 127
         return cls((W / scale.clamp(min=1e-30)[:, None]).round_().to(torch.int8), scale)
 
-    def prepare(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Two rows of integers for each row, the first ones before all second ones; its largest number."""
+    def prepare(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows of integers, the first one of each row before all second ones; the largest number of each row;
+        and which of them have a second one."""
         largest = torch.maximum(x.abs().amax(-1, keepdim=True), TINY)
         steps = x * (LEVEL / largest)
-        high = steps.round()
-        low = steps.sub_(high).mul_(FINER)  # the rounding errors, with the same resolution
-        return torch.cat([high, low]), largest
+        first = steps.round()
+        errors = steps.sub_(first)
+        (rough,) = (errors.norm(dim=-1) > first.norm(dim=-1).mul_(ROUGH)).nonzero(as_tuple=True)
+        if len(rough):  # the errors, with the same resolution
+            first = torch.cat([first, (errors if len(rough) == len(x) else errors[rough]).mul_(FINER)])
+        return first, largest, rough
 
-    def product(self, prepared: tuple[Tensor, Tensor], bias: Tensor | None = None) -> Tensor:
-        rows, largest = prepared
+    def product(self, prepared: tuple[Tensor, Tensor, Tensor], bias: Tensor | None = None) -> Tensor:
+        rows, largest, rough = prepared
         if self.packed is None and not HAS_UNPACKED:
             self.packed = pack_int8(*self.parts)
         y = multiply_unpacked(rows, *self.parts) if self.packed is None else multiply_int8(rows, self.packed)
-        both = y.view(2, len(largest), -1)
-        y = both[0].addcmul_(both[1], COARSER).mul_(largest / LEVEL)
+        M = len(largest)
+        y, second = y[:M], y[M:]
+        if len(rough) == M:
+            y.addcmul_(second, COARSER)
+        elif len(rough):
+            y.index_copy_(0, rough, y[rough].addcmul_(second, COARSER))
+        y.mul_(largest / LEVEL)
         return y if bias is None else y.add_(bias)
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -278,6 +287,7 @@ HAS_UNPACKED = HAS_INT8 and has_op("aten._int_mm")
 HAS_INT4 = has_op("aten._weight_int4pack_mm_for_cpu")
 # Without VNNI the kernel adds pairs of products in 16 bits, which have room for seven bits of the input only.
 LEVELS = 127 if getattr(torch.cpu, "_is_vnni_supported", bool)() else 63
+ROUGH = 0.015  # rounding errors, relative to the row: then it has a second one; about those of the weights
 # As tensors: with a Python number, an operation on a short row takes twice as long.
 LEVEL, FINER, COARSER, TINY = (torch.tensor(x) for x in (float(LEVELS), 2.0 * LEVELS, 0.5 / LEVELS, 1e-30))
 

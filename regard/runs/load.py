@@ -18,6 +18,7 @@ from regard.data.word_vectors import is_vectors_file
 from regard.decode.runners import DTYPES, set_dtype
 from regard.errors import UserError
 from regard.files.tensors import read_tensors
+from regard.memory import allocator
 from regard.models import MODELS
 from regard.quantize.model import (
     PRECISIONS,
@@ -68,6 +69,8 @@ def load(
     """
     small = adapter is None and str(dtype).removeprefix("torch.") != "float32"
     model = load_model(folder, device, small)
+    if next(model.model.parameters()).device.type == "cpu":
+        allocator.keep()
     if adapter is not None:
         from regard.runs.adapter import merge_adapter  # imports other formats
 

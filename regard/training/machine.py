@@ -1,7 +1,6 @@
 """The machine that a run trains on: its device, its limits, and its signals to stop."""
 
 import contextlib
-import ctypes
 import errno
 import signal
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import torch
 
 from regard.errors import UserError
 from regard.files import atomic
+from regard.memory import allocator
 from regard.runs.model import best_device
 from regard.training import distributed
 
@@ -34,20 +34,8 @@ def choose_device(name: str) -> torch.device:
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("high")
     if device.type == "cpu":
-        keep_memory()
+        allocator.keep_all()
     return device
-
-
-def keep_memory() -> None:
-    """Make glibc keep the memory of large tensors for the next ones.
-
-    Returning it, allocating it again and having it filled with zeros took up to a fourth of a step.
-    """
-    trim_threshold, mmap_max = -1, -4  # their values in malloc.h
-    with contextlib.suppress(OSError, AttributeError):  # another system, another library
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(mmap_max, 0)
-        libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ PICTURE = ROOT / "docs" / "pictures" / "floors.svg"
 FLOORS = {  # lowest first: a package imports from the floors below it, and from itself
     "errors": "UserError, and hints for it",
     "cancel": "work that nobody waits for ends",
+    "memory": "freed memory that is kept for the next tensors",
     "describe": "how a module describes itself: values, operations, where to see and to change them",
     "core": "the equations: attention, positions, layers, recurrent cells, caches",
     "vision": "decoding of images, and convolutional encoders",
