@@ -2,9 +2,10 @@
 
     python bench/cpu.py [ROW ...] [--repeat 3] [--seconds 5] [--threads N] [--small]
 
-Models have random weights. Contenders run in turns in one process and with the same threads; rates are
-medians of the repetitions, and ratios are to CTranslate2 in float32, where it takes part. The row `start` is
-the wall time of whole commands. Ends with one JSON line.
+Models have random weights. Contenders run in turns and with the same number of threads, each in a process of
+its own: the threads of CTranslate2, which go on waiting for work, halve the rate of others in their process.
+Rates are medians of the repetitions, and ratios are to CTranslate2 in float32, where it takes part. The row
+`start` is the wall time of whole commands. Ends with one JSON line.
 """
 
 import argparse
@@ -12,8 +13,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +27,7 @@ from torch import nn
 
 import regard
 from regard.bench.folders import gpt_run, letters, transformer_run
-from regard.bench.measure import Job, Options, Row, measure, repeated
+from regard.bench.measure import Job, Options, Row, measure, repeated, run
 from regard.convert.export import import_extra
 from regard.models import GPTConfig
 from regard.runs.export import export
@@ -174,6 +178,39 @@ ROWS: dict[str, Callable[[Options], Row]] = {
 }
 
 
+def answer_requests(build_job: Callable[[], Job], options: Options) -> None:
+    """Be a contender: measure once for every line of input, and answer with its rate."""
+    answers = sys.stdout
+    with redirect_stdout(sys.stderr):
+        job = build_job()
+        for _ in sys.stdin:
+            print(json.dumps({"count": run(job, options)[0], "seconds": 1.0}), file=answers, flush=True)
+
+
+def in_own_process(stack: ExitStack, words: list[str], folder: Path) -> Job:
+    """A contender that another process of this script is."""
+    command = [sys.executable, __file__, *words, "--scratch", str(folder)]
+    errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+    stack.callback(child.communicate)  # at the end of its input it ends
+
+    def job() -> dict[str, float]:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write("\n")
+            child.stdin.flush()
+        except BrokenPipeError:
+            pass
+        if line := child.stdout.readline():
+            figures: dict[str, float] = json.loads(line)
+            return figures
+        errors.seek(0)
+        raise RuntimeError(errors.read().strip().splitlines()[-1:] or "it ended")
+
+    return job
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -183,22 +220,45 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of a repetition of a contender")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--small", action="store_true", help="tiny models, to try the script")
+    parser.add_argument("--contender", help=argparse.SUPPRESS)  # which this process is
+    parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     o = parser.parse_args()
     if unknown := [name for name in o.rows if name not in ROWS]:
         parser.error(f"no row {unknown[0]}; there are {', '.join(ROWS)}")
     torch.set_num_threads(o.threads)
-    options = Options(torch.device("cpu"), repeat=o.repeat, seconds=o.seconds, small=o.small)
-    summary: dict[str, dict[str, float]] = {}
-    for name in o.rows or ROWS:
-        result = measure(ROWS[name](options), options)
-        rates = {contender: one["rate"] for contender, one in result["results"].items()}
-        base = rates.get(PEER) or next(iter(rates.values()))
-        for contender, rate in rates.items():
-            print(f"{name:8} {contender:22} {rate:9.1f} {result['unit']}/s {rate / base:6.2f}x", flush=True)
-        for contender, why in result["failed"].items():
-            print(f"{name:8} {contender:22} failed: {why}", flush=True)
-        summary[name] = {contender: round(rate, 2) for contender, rate in rates.items()}
-    print(json.dumps(summary))
+    with ExitStack() as stack:
+        scratch = o.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        options = Options(
+            torch.device("cpu"), repeat=o.repeat, seconds=o.seconds, small=o.small, scratch=scratch
+        )
+        if o.contender:
+            answer_requests(ROWS[o.rows[0]](options).contenders[o.contender], options)
+        else:
+            print(json.dumps({name: compare(name, options) for name in o.rows or ROWS}))
+
+
+def compare(name: str, options: Options) -> dict[str, float]:
+    """Measure the contenders of a row, and print and return their rates."""
+    row = ROWS[name](replace(options, scratch=options.scratch / name))
+    with ExitStack() as stack:
+        if name != "start":  # whose contenders are commands
+            words = [name, "--seconds", str(options.seconds), "--threads", str(torch.get_num_threads())]
+            words += ["--small"] * options.small
+            contenders = {
+                one: partial(
+                    in_own_process, stack, [*words, "--contender", one], options.scratch / name / one
+                )
+                for one in row.contenders
+            }
+            row = replace(row, contenders=contenders)
+        result = measure(row, options)
+    rates = {contender: one["rate"] for contender, one in result["results"].items()}
+    base = rates.get(PEER) or next(iter(rates.values()))
+    for contender, rate in rates.items():
+        print(f"{name:8} {contender:22} {rate:9.1f} {result['unit']}/s {rate / base:6.2f}x", flush=True)
+    for contender, why in result["failed"].items():
+        print(f"{name:8} {contender:22} failed: {why}", flush=True)
+    return {contender: round(rate, 2) for contender, rate in rates.items()}
 
 
 if __name__ == "__main__":
