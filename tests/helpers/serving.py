@@ -2,18 +2,21 @@
 
 import http.client
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from starlette.types import ASGIApp
 
 from regard.runs.model import Model
 from regard.serve.app import create_app
 from regard.serve.connections import ConnectionLimits
 from regard.serve.log import LogWriter
+from regard.serve.loop import ServingLoop
 from regard.serve.page_app import page_app
 from regard.serve.registry import ModelRegistry, ServerLimits
 from regard.serve.security import SecurityConfig
@@ -67,6 +70,26 @@ class PageServer(Server):
 @dataclass
 class ModelServer(Server):
     registry: ModelRegistry
+
+
+class Clock:
+    """The time of servers that start from now on, which tests turn forward: a limit expires when they say so,
+    and not before, however busy the machine is."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.ahead, self.loops, begin = 0.0, list[ServingLoop](), ServingLoop.__init__
+
+        def begin_with_this_clock(loop: Any) -> None:
+            begin(loop)
+            loop.time = lambda: time.monotonic() + self.ahead
+            self.loops.append(loop)
+
+        patch.setattr(ServingLoop, "__init__", begin_with_this_clock)
+
+    def turn_forward(self, seconds: float) -> None:
+        self.ahead += seconds
+        for loop in self.loops:
+            loop.call_soon_threadsafe(lambda: None)  # wakes it up
 
 
 # What happens before the server of a port stops: tabs leave it, as a page asks for more at any time.
