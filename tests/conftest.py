@@ -115,6 +115,16 @@ def a_machine_of_known_speed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def the_last_lines_of_a_log_are_written() -> Iterator[None]:
+    """A busy machine may need more time for them than a server that is ended gives it."""
+    from regard.serve import log
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "CLOSE_SECONDS", 60.0)
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
     """Set the seed, so that a fixture of a module does not depend on the tests before it."""
