@@ -62,6 +62,8 @@ TURN = """(state) => {
   dispatchEvent(new PopStateEvent("popstate"));
 }"""
 
+DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
 # One cell of every tensor, of the page's own run or of a saved one.
 OPEN_CELLS = """async (saved) => {
   const { Saved, Server } = await import("/page/source.js");
@@ -202,6 +204,10 @@ class Tab:
     def wait_until_still(self):
         """Wait until the page shows what its address says; what it showed before is gone then."""
         self.page.wait_for_selector("main:not([aria-busy])", state="attached")
+
+    def wait_until_drawn(self):
+        """Wait for what the page draws in the next frame: canvases, once their size is known."""
+        self.page.evaluate(DRAWN)
 
 
 def axe_violations(page, scheme="light"):
