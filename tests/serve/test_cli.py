@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -17,6 +16,7 @@ import torch
 import regard
 from helpers.forking import Process
 from helpers.looking import reader
+from helpers.waiting import wait_until
 from regard import cli
 from regard.errors import UserError
 from regard.files.tensors import write_tensors
@@ -92,18 +92,15 @@ def post(server, body, headers=None):
     return it, it.getresponse()
 
 
-def wait_until_refused(server):
-    """Until the server accepts no connection any more: it has seen the signal."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        it = line(server)
-        try:
-            it.connect()
-        except ConnectionRefusedError:
-            return
-        it.close()
-        time.sleep(0.01)
-    raise AssertionError("the server goes on")
+def is_refused(server):
+    """Whether the server accepts no connection any more: it has seen the signal."""
+    it = line(server)
+    try:
+        it.connect()
+    except ConnectionRefusedError:
+        return True
+    it.close()
+    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -158,7 +155,7 @@ def test_second_signal_ends_at_once(run, tmp_path):
         it, answer = post(server, body, {"Authorization": "Bearer sesame"})
         assert answer.status == 200
         server.send_signal(signal.SIGINT)
-        wait_until_refused(server)  # or the two signals could be seen as one
+        wait_until(lambda: is_refused(server))  # or the two signals could be seen as one
         server.send_signal(signal.SIGINT)
         _, errors = server.communicate(timeout=60)
         it.close()
