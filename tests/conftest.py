@@ -159,6 +159,14 @@ def chromium() -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
     flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     with sync.sync_playwright() as play:
         launched = play.chromium.launch(executable_path=chromium, args=flags)
+        new_page = launched.new_page
+
+        def new_patient_page(**options: Any) -> Any:
+            page = new_page(**options)
+            page.set_default_timeout(60_000)
+            return page
+
+        launched.new_page = new_patient_page
         loop = asyncio.get_running_loop()
         asyncio._set_running_loop(None)
         yield launched, loop

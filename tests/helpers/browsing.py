@@ -128,7 +128,6 @@ class Tab:
         options = {"reduced_motion": "reduce"} | options  # fewer pictures to draw
         self.page, self.url, self.wrong, self.opened = browser.new_page(**options), url, [], 0
         self.viewport = self.page.viewport_size
-        self.page.set_default_timeout(60_000)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
         self.page.on("request", self.requested)
