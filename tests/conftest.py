@@ -12,6 +12,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it brings
 # Or each process, also those that tests start, compiles everything anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Or the first error inside of a tokenizer reads all symbols of its library: 50 MB, in some test of memory.
+os.environ.pop("RUST_BACKTRACE", None)
 
 import pytest
 import torch
