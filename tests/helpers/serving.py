@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -90,6 +91,11 @@ class Clock:
         self.ahead += seconds
         for loop in self.loops:
             loop.call_soon_threadsafe(lambda: None)  # wakes it up
+
+
+def own_records(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What Regard has logged; asyncio may log at any time what became of an earlier test's tasks."""
+    return [record for record in caplog.records if record.name.startswith("regard.")]
 
 
 # What happens before the server of a port stops: tabs leave it, as a page asks for more at any time.
