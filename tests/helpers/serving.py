@@ -3,6 +3,7 @@
 import http.client
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from starlette.types import ASGIApp
 
+from helpers.waiting import wait_until
 from regard.runs.model import Model
 from regard.serve.app import create_app
 from regard.serve.connections import ConnectionLimits
@@ -96,6 +98,11 @@ class Clock:
 def own_records(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """What Regard has logged; asyncio may log at any time what became of an earlier test's tasks."""
     return [record for record in caplog.records if record.name.startswith("regard.")]
+
+
+def wait_for_workers() -> None:
+    """Until no server works in a thread: only one thread at a time may watch a model."""
+    wait_until(lambda: all(thread.name != "worker" for thread in threading.enumerate()))
 
 
 # What happens before the server of a port stops: tabs leave it, as a page asks for more at any time.

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers.looking import reader
-from helpers.serving import serve_models
+from helpers.serving import serve_models, wait_for_workers
 from helpers.waiting import wait_until
 from regard.core.cache import State
 from regard.serve.registry import ServerLimits
@@ -97,7 +97,7 @@ def test_fifty_clients_of_which_half_leave(server):
     wait_until(lambda: all((engine.running, engine.waiting) == (0, 0) for engine in engines))
     wait_until(lambda: all(not engine._batch.requests and engine._batch.state is None for engine in engines))
     wait_until(lambda: registry.long_work.running == registry.short_work.running == 0)
-    wait_until(lambda: not any(thread.name == "worker" for thread in threading.enumerate()))
+    wait_for_workers()
     gc.collect()
     assert {id(cache) for cache in find_caches()} <= {id(cache) for cache in earlier}
     assert all(engine.restarts == 0 for engine in engines)
