@@ -12,6 +12,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it brings
 # Or each process, also those that tests start, compiles everything anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Or the first error inside of a tokenizer reads all symbols of its library: 50 MB, in some test of memory.
+os.environ.pop("RUST_BACKTRACE", None)
 
 import pytest
 import torch
@@ -115,6 +117,16 @@ def a_machine_of_known_speed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def the_last_lines_of_a_log_are_written() -> Iterator[None]:
+    """A busy machine may need more time for them than a server that is ended gives it."""
+    from regard.serve import log
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "CLOSE_SECONDS", 60.0)
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
     """Set the seed, so that a fixture of a module does not depend on the tests before it."""
@@ -149,6 +161,14 @@ def chromium() -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
     flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     with sync.sync_playwright() as play:
         launched = play.chromium.launch(executable_path=chromium, args=flags)
+        new_page = launched.new_page
+
+        def new_patient_page(**options: Any) -> Any:
+            page = new_page(**options)
+            page.set_default_timeout(60_000)
+            return page
+
+        launched.new_page = new_patient_page
         loop = asyncio.get_running_loop()
         asyncio._set_running_loop(None)
         yield launched, loop

@@ -163,6 +163,33 @@ def test_no_pickles() -> None:
     assert [place for path in FILES for place in pickles_of(path)] == []
 
 
+# What fails now and then on a busy machine, where anything may take seconds
+DEADLINE = re.compile(r"= time\.monotonic\(\) \+|monotonic\(\) [<>]")
+SECONDS = re.compile(
+    r"(?:\.(?:wait|join|result|communicate|acquire)\((?:timeout=)?|(?<!ServerLimits\()\btimeout=)(\d[\d_.]*)"
+)
+PATIENT = 20.0  # seconds
+PAUSES = {  # of a browser
+    "it.page.wait_for_timeout(700)  # one depth at a time",
+    "it.page.wait_for_timeout(10)  # the browser goes on meanwhile",
+}
+
+
+def test_tests_wait_for_what_they_need() -> None:
+    """By `wait_until`, by `Tab`, or with a `Clock` that is turned; with limits that a busy machine keeps."""
+    tests = Path(__file__).parent
+    paths = sorted({*tests.rglob("*.py")} - {Path(__file__), tests / "helpers" / "waiting.py"})
+    for path in paths:
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            where = f"{path.relative_to(tests)}:{number}: {line.strip()}"
+            limits = [float(match[1].rstrip(".")) for match in SECONDS.finditer(line)]
+            assert all(n / (1000 if n >= 1000 else 1) >= PATIENT for n in limits), (
+                where
+            )  # the page's are in ms
+            assert not DEADLINE.search(line), where
+            assert "wait_for_timeout(" not in line or line.strip() in PAUSES, where
+
+
 def test_nothing_is_left_to_do() -> None:
     left = [module(path) for path in FILES if re.search(r"\b(TODO|FIXME|XXX|HACK)\b", path.read_text())]
     assert left == []

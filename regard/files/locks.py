@@ -19,6 +19,7 @@ from regard.errors import UserError, os_reason
 
 LOCK = ".regard.lock"  # other processes of the same run have -RANK behind it
 OWNER = re.compile(r"pid (\d{1,20}) on (\S{1,255}), since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n")
+LOOKS = 20  # for the name of an owner, which has just begun to hold a lock; 50 ms pass between two
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # errors of network filesystems
 
 
@@ -149,7 +150,7 @@ def _read_owner(handle: int, path: Path | None = None) -> str:
 
 def _wait_for_owner(handle: int) -> str:
     """Return the owner of a lock that is held. It may not have written its name yet."""
-    for _ in range(20):
+    for _ in range(LOOKS):
         match = OWNER.fullmatch(_read_owner(handle) + "\n")
         if match and (match[2] != socket.gethostname() or _is_alive(int(match[1]))):
             return match[0].strip()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.commands import stdout_of
+from helpers.waiting import wait_until
 from regard.cli.parser import build_parser
 from regard.runs import recipe
 
@@ -64,15 +65,19 @@ def type_lines(argv: Sequence[str], script: Path, lines: Sequence[str]) -> list[
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 40, 190, 0, 0))
     answers, shown = Path("answers"), b""
     answers.touch()
+
+    def count_answers() -> int:
+        nonlocal shown
+        if select.select([terminal], [], [], 0)[0]:
+            shown += os.read(terminal, 1 << 16)
+        return answers.read_text().count("\n")  # a line without an end has not been written yet
+
     try:
         for count, line in enumerate([f"source {script}; regard begin", *("regard " + one for one in lines)]):
             os.write(terminal, line.encode() + b"\n")
-            for _ in range(1000):
-                if len(answers.read_text().splitlines()) > count:
-                    break
-                if select.select([terminal], [], [], 0.02)[0]:
-                    shown += os.read(terminal, 1 << 16)
-            else:
+            try:
+                wait_until(lambda count=count: count_answers() > count)  # type: ignore[misc]
+            except AssertionError:
                 pytest.fail(f"no answer to {line!r}; shown: {shown.decode(errors='replace')[-2000:]}")
     finally:
         os.kill(shell, signal.SIGKILL)

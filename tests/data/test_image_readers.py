@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageOps
 
 from helpers.errors import user_error
-from helpers.images import RNG, noise, save
+from helpers.images import noise, save
 from regard.data import images
 from regard.data.image_readers import read_captions, read_image_classes
 from regard.data.reading import read_together
@@ -139,7 +139,7 @@ def test_means_and_deviations(tmp_path):
 
 
 def test_other_data_have_another_fingerprint(tmp_path):
-    pixels = RNG.integers(0, 256, (9, 5, 5), dtype=np.uint8)
+    pixels = noise(9, 5, 5)
     first = read_image_classes([idx(tmp_path / "a-images-idx3-ubyte", pixels, [0, 1, 2] * 3)])[
         0
     ].fingerprint()
@@ -216,7 +216,7 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path):
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_idx_files(tmp_path, ending):
-    pixels = RNG.integers(0, 256, (11, 5, 5), dtype=np.uint8)
+    pixels = noise(11, 5, 5)
     path = idx(tmp_path / f"train-images-idx3-ubyte{ending}", pixels, [9, 0, 3] + [7] * 8)
     images, labels = read_image_classes([path, path])
     assert labels == (["9", "0", "3"] + ["7"] * 8) * 2
@@ -227,7 +227,7 @@ def test_idx_files(tmp_path, ending):
 
 
 def test_what_is_wrong_with_idx_files_is_named(tmp_path):
-    pixels = RNG.integers(0, 256, (11, 5, 5), dtype=np.uint8)
+    pixels = noise(11, 5, 5)
     path = tmp_path / "x-images-idx3-ubyte"
     user_error(lambda: read_image_classes([idx(path, pixels)]), "x-labels-idx1-ubyte")
     user_error(lambda: read_image_classes([idx(path, pixels, [1] * 10)]), "11 images", "10 labels")

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from helpers.errors import user_error
-from helpers.images import RNG, noise, save
+from helpers.images import noise, save
 from regard.data import images
 from regard.data.image_readers import read_image_classes
 from regard.data.images import find_image, read_pixels
@@ -39,7 +39,7 @@ def test_what_is_transparent_lies_on_white(tmp_path):
 
 
 def test_sixteen_bits_become_eight(tmp_path):
-    pixels = RNG.integers(0, 2**16, (7, 7)).astype(np.uint16)
+    pixels = noise(7, 14, 1).view(np.uint16)
     image = load_image(str(save(tmp_path / "a.png", pixels)), 7, 1)
     assert torch.equal(image[0], torch.from_numpy((pixels >> 8).astype(np.uint8)))
 

@@ -62,6 +62,8 @@ TURN = """(state) => {
   dispatchEvent(new PopStateEvent("popstate"));
 }"""
 
+DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
 # One cell of every tensor, of the page's own run or of a saved one.
 OPEN_CELLS = """async (saved) => {
   const { Saved, Server } = await import("/page/source.js");
@@ -126,7 +128,6 @@ class Tab:
         options = {"reduced_motion": "reduce"} | options  # fewer pictures to draw
         self.page, self.url, self.wrong, self.opened = browser.new_page(**options), url, [], 0
         self.viewport = self.page.viewport_size
-        self.page.set_default_timeout(60_000)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
         self.page.on("request", self.requested)
@@ -202,6 +203,10 @@ class Tab:
     def wait_until_still(self):
         """Wait until the page shows what its address says; what it showed before is gone then."""
         self.page.wait_for_selector("main:not([aria-busy])", state="attached")
+
+    def wait_until_drawn(self):
+        """Wait for what the page draws in the next frame: canvases, once their size is known."""
+        self.page.evaluate(DRAWN)
 
 
 def axe_violations(page, scheme="light"):

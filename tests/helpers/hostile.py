@@ -37,7 +37,7 @@ TEMPLATE, TOKENIZER_CONFIG, GGUF = "chat_template.jinja", "tokenizer_config.json
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}assistant:"
 SLACK = 64 << 20  # bytes that the interpreter, torch and tokenizers may take besides
 MAX_REQUEST = 4 << 30  # bytes: a larger request fails, to protect the machine
-SECONDS = 20  # for one folder; what takes longer hangs
+SECONDS = 20  # of processor time for one folder; what takes longer hangs
 
 Damage = Callable[[Path], object]
 
@@ -279,23 +279,23 @@ def status(key: str) -> int:
 
 @contextlib.contextmanager
 def limit_memory(folder: Path) -> Iterator[None]:
-    """Check that the block needs at most twice the files' size in memory, and ends in time."""
+    """Check that the block needs at most twice the files' size in memory, and little processor time."""
 
     def late(*_: Any) -> None:
         raise TimeoutError(folder.name)
 
     size = sum(p.stat().st_blocks * 512 for p in folder.rglob("*") if p.is_file())
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from now on
-    before, old = status("VmRSS"), signal.signal(signal.SIGALRM, late)
+    before, old = status("VmRSS"), signal.signal(signal.SIGPROF, late)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + 2 * size + MAX_REQUEST, limits[1]))
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         resource.setrlimit(resource.RLIMIT_AS, limits)
-        signal.signal(signal.SIGALRM, old)
+        signal.signal(signal.SIGPROF, old)
     assert status("VmHWM") - before < 2 * size + SLACK, f"{(status('VmHWM') - before) >> 20} MiB"
     assert not (folder / "it-ran").exists()
 
@@ -405,7 +405,7 @@ def main(good: str, place: str, start: int, stop: int) -> None:
         use_model(Path(good) / kind)
     outcomes, peak = Counter[str](), 0
     for number in range(start, stop):
-        faulthandler.dump_traceback_later(3 * SECONDS, exit=True)  # also inside of a library
+        faulthandler.dump_traceback_later(30 * SECONDS, exit=True)  # also inside of a library
         try:
             outcomes["mistakes" if try_mutation(Path(good), Path(place), number) else "loads"] += 1
         except Exception as e:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.files import locks
 from regard.files.atomic import new_folder
 from regard.files.locks import lock_folder
 
@@ -49,4 +50,5 @@ def main(kind: str, folder: str) -> None:
 
 if __name__ == "__main__":
     sys.path[:] = sys.argv[3:]
+    locks.LOOKS = 1000  # a busy machine may take a while
     main(*sys.argv[1:3])

@@ -17,7 +17,6 @@ def open_saved(browser, model, tmp_path_factory):
     path = tmp_path_factory.mktemp("saved") / "model.html"
     save_model(model, path)
     page, wrong = browser.new_page(), []
-    page.set_default_timeout(60_000)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda request: wrong.append(request.url) if "http" in request.url[:5] else None)
     page.goto(path.as_uri())

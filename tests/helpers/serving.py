@@ -2,18 +2,24 @@
 
 import http.client
 import json
+import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from starlette.types import ASGIApp
 
+from helpers.waiting import wait_until
 from regard.runs.model import Model
 from regard.serve.app import create_app
 from regard.serve.connections import ConnectionLimits
 from regard.serve.log import LogWriter
+from regard.serve.loop import ServingLoop
 from regard.serve.page_app import page_app
 from regard.serve.registry import ModelRegistry, ServerLimits
 from regard.serve.security import SecurityConfig
@@ -67,6 +73,36 @@ class PageServer(Server):
 @dataclass
 class ModelServer(Server):
     registry: ModelRegistry
+
+
+class Clock:
+    """The time of servers that start from now on, which tests turn forward: a limit expires when they say so,
+    and not before, however busy the machine is."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.ahead, self.loops, begin = 0.0, list[ServingLoop](), ServingLoop.__init__
+
+        def begin_with_this_clock(loop: Any) -> None:
+            begin(loop)
+            loop.time = lambda: time.monotonic() + self.ahead
+            self.loops.append(loop)
+
+        patch.setattr(ServingLoop, "__init__", begin_with_this_clock)
+
+    def turn_forward(self, seconds: float) -> None:
+        self.ahead += seconds
+        for loop in self.loops:
+            loop.call_soon_threadsafe(lambda: None)  # wakes it up
+
+
+def own_records(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What Regard has logged; asyncio may log at any time what became of an earlier test's tasks."""
+    return [record for record in caplog.records if record.name.startswith("regard.")]
+
+
+def wait_for_workers() -> None:
+    """Until no server works in a thread: only one thread at a time may watch a model."""
+    wait_until(lambda: all(thread.name != "worker" for thread in threading.enumerate()))
 
 
 # What happens before the server of a port stops: tabs leave it, as a page asks for more at any time.

@@ -5,14 +5,14 @@ import json
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 from helpers.looking import reader
 from helpers.serving import ModelServer, serve_models
+from helpers.waiting import wait_until
 from regard.text import chat_template
 from regard.text.chat_template import Template
 
@@ -77,24 +77,18 @@ def test_the_call_ends_when_its_client_leaves(server, monkeypatch):
     """Long before its own limit, also if the child does not react."""
     monkeypatch.setattr(chat_template, "SECONDS", 9.0)
     registry = server.registry
-    child = registry.models["talker"].model.task.template._sandbox.process
+    sandbox = registry.models["talker"].model.task.template._sandbox
+    child = sandbox.process
     os.kill(child.pid, signal.SIGSTOP)
     client = http.client.HTTPConnection("127.0.0.1", server.port)
     body = json.dumps(CHAT | {"model": "talker"})
     client.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
-    wait_until(lambda: registry.sandbox_work.running == 1)
+    wait_until(sandbox.lock.locked)  # the call has begun
     client.close()
     wait_until(lambda: registry.sandbox_work.running == 0)
     assert child.returncode is not None
     monkeypatch.undo()
     assert server.ask("/v1/chat/completions", CHAT | {"model": "talker"})[0] == 200
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_template_that_takes_too_long(server, monkeypatch):

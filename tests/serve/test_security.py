@@ -14,6 +14,7 @@ import pytest
 
 from helpers.looking import reader
 from helpers.serving import ModelServer, serve_models
+from helpers.waiting import wait_until
 from regard.errors import UserError
 from regard.serve import endpoint
 from regard.serve.app import create_app
@@ -44,13 +45,6 @@ def serve_writer(limits=None, slow=0.0, **options):
 def plain():
     with serve_writer(ServerLimits(tokens=101, body=5000, timeout=60)) as server:
         yield server
-
-
-def until(holds, seconds=60):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 # Access
@@ -195,14 +189,14 @@ def test_slow_answer_times_out():
             data if status == 408 else data.split(b"\n\n")[-2][6:]
         )  # depends on whether the stream has started
         assert json.loads(last)["error"]["code"] == "timeout"
-        until(lambda: server.registry.models["writer"].engine.running == 0)
+        wait_until(lambda: server.registry.models["writer"].engine.running == 0)
 
 
 def test_full_queue_is_refused_at_once():
     with serve_writer(ServerLimits(places=2, queue=1), slow=0.02) as server:
         engine = server.registry.models["writer"].engine
         lines = [send_request(server, LONG | {"stream": True}) for _ in range(3)]
-        until(lambda: (engine.running, engine.waiting) == (2, 1))
+        wait_until(lambda: (engine.running, engine.waiting) == (2, 1))
         headers, data = server.check_error(429, "places", "/v1/completions", LONG)
         assert (headers["Retry-After"], json.loads(data)["error"]["code"]) == ("1", "queue_full")
         assert server.ask("/health")[0] == 200
@@ -213,7 +207,7 @@ def test_full_queue_is_refused_at_once():
         assert early.getresponse().status == 429
         for line in [*lines, early]:
             line.close()
-        until(lambda: (engine.running, engine.waiting) == (0, 0))
+        wait_until(lambda: (engine.running, engine.waiting) == (0, 0))
         assert server.ask("/v1/completions", LONG | {"max_tokens": 1})[0] == 200
         # one request with too many answers is refused as well
         server.check_error(429, "places", "/v1/completions", LONG | {"n": 4})
@@ -260,10 +254,10 @@ def test_client_that_leaves_frees_its_place(stream):
     with serve_writer(slow=0.02) as server:
         engine = server.registry.models["writer"].engine
         line = send_request(server, LONG | {"stream": stream, "n": 2})
-        until(lambda: engine.running == 2)
+        wait_until(lambda: engine.running == 2)
         line.close()
-        until(lambda: engine.running == 0)
-        until(lambda: "regard_clients_gone_total 1" in server.ask("/metrics")[2].decode())
+        wait_until(lambda: engine.running == 0)
+        wait_until(lambda: "regard_clients_gone_total 1" in server.ask("/metrics")[2].decode())
 
 
 @pytest.mark.filterwarnings("default")
@@ -324,7 +318,7 @@ def test_metrics_count(plain):
     )
     before = [value(name) for name in names]
     assert plain.ask("/v1/completions", {"prompt": "the quick", "max_tokens": 5})[0] == 200
-    until(lambda: value(names[0]) == before[0] + 1)
+    wait_until(lambda: value(names[0]) == before[0] + 1)
     assert [value(n) - b for n, b in zip(names, before, strict=True)] == [1, 1, 1, 2, 5, 5, 1]
     text = plain.ask("/metrics")[2].decode()
     for line in text.splitlines():  # Prometheus' text format

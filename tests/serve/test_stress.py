@@ -11,18 +11,12 @@ import pytest
 import torch
 
 from helpers.looking import reader
-from helpers.serving import serve_models
+from helpers.serving import serve_models, wait_for_workers
+from helpers.waiting import wait_until
 from regard.core.cache import State
 from regard.serve.registry import ServerLimits
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]
-
-
-def until(holds, seconds=60):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -64,8 +58,12 @@ def expected(server, kind, body):
     return model.ask(body["prompt"], temperature=0.0, **options)
 
 
+def find_caches():
+    return [each for each in gc.get_objects() if type(each) is State]
+
+
 def test_fifty_clients_of_which_half_leave(server):
-    rng, failures = random.Random(5), []
+    rng, failures, earlier = random.Random(5), [], find_caches()  # those of other tests
     requests = [(*request(rng), rng.random() < 0.5, rng.random() * 0.05) for _ in range(50)]
 
     def ask(kind, path, body, leaves, seconds):
@@ -96,12 +94,12 @@ def test_fifty_clients_of_which_half_leave(server):
     assert failures == []
     registry = server.registry
     engines = [served.engine for served in registry.models.values() if served.engine is not None]
-    until(lambda: all((engine.running, engine.waiting) == (0, 0) for engine in engines))
-    until(lambda: all(not engine._batch.requests and engine._batch.state is None for engine in engines))
-    until(lambda: registry.long_work.running == registry.short_work.running == 0)
-    until(lambda: not any(thread.name == "worker" for thread in threading.enumerate()))
+    wait_until(lambda: all((engine.running, engine.waiting) == (0, 0) for engine in engines))
+    wait_until(lambda: all(not engine._batch.requests and engine._batch.state is None for engine in engines))
+    wait_until(lambda: registry.long_work.running == registry.short_work.running == 0)
+    wait_for_workers()
     gc.collect()
-    assert [x for x in gc.get_objects() if type(x) is State] == []  # no cache is left
+    assert {id(cache) for cache in find_caches()} <= {id(cache) for cache in earlier}
     assert all(engine.restarts == 0 for engine in engines)
     assert server.ask("/ready")[0] == 200
     kind, path, body = next(one[:3] for one in requests if one[0] == "whole")

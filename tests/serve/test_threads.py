@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from helpers.serving import own_records
 from regard.decode.sampling import Sampling
 from regard.serve import threads
 from regard.serve.batch import GenerationRequest
@@ -27,7 +28,7 @@ def test_bridge_delivers_after_a_callback_failed_and_after_a_loop_was_closed(cap
             await asyncio.sleep(0.001)
 
     asyncio.run(deliver())
-    (record,) = caplog.records
+    (record,) = own_records(caplog)
     assert "RuntimeError: no space" in record.message
     bridge.put([(request(outputs.append), "lost")])  # the loop is closed
     outputs.clear()

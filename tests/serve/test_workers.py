@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from bench.serve import LONG, make_run, prompt, unambiguous
 from bench.workers import Clients, Killer, find_workers
 
 from helpers.forking import Process
+from helpers.waiting import wait_until
 from regard import cli
 from regard.runs.load import load
 from regard.serve import workers
@@ -91,13 +91,6 @@ def serve(*words, script=None):
     finally:
         server.kill()
         server.communicate()
-
-
-def wait_until(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def fetch(server, path, body=None, method=None):

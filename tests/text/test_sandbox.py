@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
+from helpers.waiting import wait_until
 from regard.cancel import Cancelled, cancelled_by
 from regard.text import sandbox
 from regard.text.sandbox import Sandbox, SandboxError
@@ -34,10 +34,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not is_running(pid))
 
 
 def test_limits_of_the_child():
@@ -115,7 +112,7 @@ def test_a_call_is_cancelled():
     pid = child.process.pid
     os.kill(pid, signal.SIGSTOP)
     os.waitpid(pid, os.WUNTRACED)  # until it has stopped
-    threading.Timer(0.1, event.set).start()
+    threading.Thread(target=lambda: wait_until(child.lock.locked) or event.set()).start()
     with cancelled_by(event):
         for word in ("a", "a" * 2**20):  # while it reads the reply; and before it begins
             with pytest.raises(Cancelled):

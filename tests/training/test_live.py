@@ -13,6 +13,7 @@ import pytest
 from helpers.commands import PICO, train_model
 from helpers.errors import user_error
 from helpers.runs import before, notices, rows, same, stopped, tiny
+from helpers.waiting import wait_until
 from regard.runs.film import film_steps
 from regard.training import distributed, live
 from regard.training.film import Film
@@ -92,7 +93,7 @@ def test_a_pause_takes_no_time_of_the_budget(text: str, tmp_path: Path) -> None:
     assert "paused at step 2 for 100.0 s" in line
     log = [json.loads(row) for row in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in log if "loss" in row] == [1, 2, 3, 4]
-    assert max(row["elapsed"] for row in log if "loss" in row) < 60
+    assert max(row["elapsed"] for row in log if "loss" in row) < 100
 
 
 @pytest.mark.usefixtures("silent_page")
@@ -178,14 +179,11 @@ def test_the_page_of_a_training(text: str, tmp_path: Path, capsys: pytest.Captur
     def steer(page: LivePage, trainer: Trainer) -> None:
         if trainer.step != 3 or steered:
             return
-        deadline = time.monotonic() + 120
-        while page.url is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: page.url is not None, 120)
         assert page.url is not None
         steered.append(page.url.partition("#")[0])
         post(steered[0] + "api/training", {"rate": 0.5, "pause": True})
-        while page.requests.empty():
-            time.sleep(0.01)
+        wait_until(lambda: not page.requests.empty())
 
     with (
         before(LivePage, "pause", lambda *_: post(steered[0] + "api/training", {"pause": False})),

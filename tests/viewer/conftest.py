@@ -8,7 +8,7 @@ import json
 import pytest
 
 from helpers.browsing import Tab, hostile, shown
-from helpers.serving import serve_session
+from helpers.serving import serve_session, wait_for_workers
 from regard.serve import page, security
 
 
@@ -79,3 +79,4 @@ def tab(browser, server, spare_tabs):
         one.clear()
         assert one.wrong == []
         spare.append(one)
+    wait_for_workers()  # what the last page asked for may still be computed, by a model of the next test

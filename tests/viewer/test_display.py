@@ -22,6 +22,7 @@ def check(it, want):
 
 def colours(it):
     """The colour in the middle of every cell of the heat map, from its image."""
+    it.wait_until_drawn()
     script = "async ([name]) => { const c = document.getElementById(name); return c.toDataURL() }"
     return it.page.evaluate(script, ["matrix"])
 

@@ -310,7 +310,7 @@ def test_the_page_does_not_jump(tab):
     assert before > 200
     it.press("n")
     it.wait("h2", "Embedding without")
-    it.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    it.wait_until_drawn()
     assert it.page.evaluate("scrollY") == before
     it.visit("map")
     it.page.wait_for_selector("section.map")

@@ -26,7 +26,6 @@ class Frame:
         path.write_text(f"{head}<p>before</p>{cell}<p>after</p>", "utf-8")
         self.asked, self.wrong = [], []
         self.page = browser.new_page()
-        self.page.set_default_timeout(60_000)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
         self.page.on("request", lambda request: self.asked.append(request.url))

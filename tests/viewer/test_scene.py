@@ -259,7 +259,7 @@ def test_what_is_left_moves_away_as_it_was(tab):
     it.page.evaluate(PAUSE)
     it.press("+")
     it.page.wait_for_selector(".layer.block + .layer.model")
-    it.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    it.wait_until_drawn()
     assert it.page.evaluate(MODEL) == before
 
 
@@ -328,9 +328,7 @@ def test_slabs_show_the_numbers_that_flow(tab):
     trace = shown("transformer").trace
     lengths = {len(trace.tokens["source"]), len(trace.tokens["target"])}
     assert {trace[name].shape[0] for name in names} <= lengths
-    it.page.wait_for_function(
-        f"() => document.querySelectorAll('.slab .beads').length === {len(names)}", timeout=5_000
-    )
+    it.page.wait_for_function(f"() => document.querySelectorAll('.slab .beads').length === {len(names)}")
 
 
 def test_a_picture_without_a_class_token_opens_on_a_patch_that_looks_elsewhere(tab):

@@ -34,7 +34,7 @@ def download(tab, button):
 def check(tab, state, space):
     """PNG, SVG and CSV can be read by other programs, and the Python lines run."""
     tab.turn(f"#{state}")
-    tab.page.wait_for_timeout(100)  # a canvas is drawn when its size is known
+    tab.wait_until_drawn()
     tab.visit("take")
     tab.page.wait_for_selector("#python")
     rows = len(tab.page.query_selector_all("section.take .row")) - 1
