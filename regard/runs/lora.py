@@ -61,8 +61,8 @@ def matrices(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, tuple
 
 
 class Merged(Mapping[str, Tensor]):
-    """Weights of a model with W + α/r B A merged into W. Each is read and merged when it is asked for, so that a
-    file is written with one of them in memory."""
+    """Weights of a model with W + α/r B A merged into W. Each is read and merged when it is asked for: a file
+    is written with one of them in memory."""
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor]):
         self.weights = weights
