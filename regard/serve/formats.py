@@ -20,6 +20,7 @@ class CompletionFormat:
     """Answers to /v1/completions. If it `echoes`, each answer begins with its prompt."""
 
     id_prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
+    input_field = "prompt"
 
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, echoes: bool = False):
         self.tokenizer, self.with_logprobs, self.echoes = tokenizer, logprobs, echoes
@@ -111,6 +112,7 @@ class ChatFormat:
     """Answers to /v1/chat/completions. With `tools`, an answer may contain calls of them."""
 
     id_prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    input_field = "messages"
 
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, tools: Tools | None = None):
         self.tokenizer, self.with_logprobs, self.tools = tokenizer, logprobs, tools
