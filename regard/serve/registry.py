@@ -242,7 +242,8 @@ class ModelRegistry:
     async def encode(
         self, served: ServedModel, prompts: Sequence[Any], size: int, field: str, as_user: bool = False
     ) -> list[EncodedPrompt | None]:
-        """Encode prompts of this size, from a field of a request: never in the event loop if a child process does it."""
+        """Encode prompts of this size, which a field of a request has: never in the event loop if a child
+        process does it."""
 
         def work() -> list[EncodedPrompt | None]:
             return [served.encode(prompt, field, as_user) for prompt in prompts]

@@ -102,7 +102,7 @@ def test_errors_have_their_types(client, address):
 
 
 def test_errors_on_the_wire(address):
-    """What clients go by at every address, also of streams: the status, and the type and code of the error."""
+    """What clients go by at every address, also of streams: the status, the type and code of the error."""
     server, text = Server(int(address[0].split(":")[2].split("/")[0])), "fox " * 40
     key, wrong = ({"Authorization": f"Bearer {name}"} for name in ("sesame", "wrong"))
     for path, field, model, content in (

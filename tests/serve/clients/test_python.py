@@ -60,9 +60,9 @@ def test_litellm(address, monkeypatch):
         model="openai/embed", api_base=address.url, api_key=address.key, input=["the fox", "dog"]
     )
     assert len(vectors.data) == 2
+    long = how | {"messages": [{"role": "user", "content": TOO_LONG}]}
     for stream in (False, True):
         with pytest.raises(litellm.ContextWindowExceededError):
-            long = how | {"messages": [{"role": "user", "content": TOO_LONG}]}
             litellm.completion(**long, stream=stream)
         with pytest.raises(litellm.AuthenticationError):
             litellm.completion(**how | {"api_key": "wrong"}, stream=stream)
@@ -86,19 +86,13 @@ def test_langchain(address):
     writer = langchain.OpenAI(model="writer", max_tokens=5, **how)
     assert isinstance(writer.invoke("the"), str)
     wrong = how | {"api_key": "wrong"}
-    for ask, stranger, text in (
-        (model.invoke, langchain.ChatOpenAI(model="talker", **wrong).invoke, TOO_LONG),
-        (model.stream, langchain.ChatOpenAI(model="talker", **wrong).stream, TOO_LONG),
-        (writer.invoke, langchain.OpenAI(model="writer", **wrong).invoke, TOO_LONG),
-        (
-            embeddings.embed_query,
-            langchain.OpenAIEmbeddings(model="embed", check_embedding_ctx_length=False, **wrong).embed_query,
-            TOO_LONG,
-        ),
-    ):
-        check_errors(
-            lambda ask=ask, text=text: list(ask(text)), lambda stranger=stranger: list(stranger("x"))
-        )
+    stranger = langchain.ChatOpenAI(model="talker", **wrong)
+    other = langchain.OpenAI(model="writer", **wrong)
+    check_errors(lambda: model.invoke(TOO_LONG), lambda: stranger.invoke("x"))
+    check_errors(lambda: list(model.stream(TOO_LONG)), lambda: list(stranger.stream("x")))
+    check_errors(lambda: writer.invoke(TOO_LONG), lambda: other.invoke("x"))
+    other = langchain.OpenAIEmbeddings(model="embed", check_embedding_ctx_length=False, **wrong)
+    check_errors(lambda: embeddings.embed_query(TOO_LONG), lambda: other.embed_query("x"))
 
 
 def check_errors(ask_too_much, ask_without_key):
