@@ -1,6 +1,7 @@
 """OpenAI's two formats of an answer, completions and chat, and the conversation that a chat model reads."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 from regard.runs.model import Model
@@ -21,6 +22,7 @@ class CompletionFormat:
 
     id_prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
     input_field = "prompt"
+    specials: ClassVar[dict[int, str]] = {}  # that are part of the text
 
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, echoes: bool = False):
         self.tokenizer, self.with_logprobs, self.echoes = tokenizer, logprobs, echoes
@@ -116,6 +118,7 @@ class ChatFormat:
 
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, tools: Tools | None = None):
         self.tokenizer, self.with_logprobs, self.tools = tokenizer, logprobs, tools
+        self.specials = {} if tools is None else tools.specials
         self.texts: dict[int, str] = {}  # with tools: the text of each answer so far
         self.sent: dict[int, int] = {}  # letters of it that were sent as text
 

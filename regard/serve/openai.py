@@ -184,6 +184,7 @@ class OpenAIRoutes:
             top_logprobs,
             text_at_end=not streams and top_logprobs is None,
             empty=empty,
+            specials=format.specials,
         )
         if isinstance(generation, BlockingGeneration):
             check_blocking(served, prompts, top_logprobs)

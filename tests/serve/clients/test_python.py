@@ -159,6 +159,7 @@ def test_instructor(address):
     from typing import Literal
 
     import openai
+    from instructor.core import InstructorRetryException
     from pydantic import BaseModel, Field
 
     class Person(BaseModel):
@@ -205,10 +206,10 @@ def test_instructor(address):
                 assert isinstance(patched.chat.completions.create(response_model=kind, **how), kind)
         create = patched.chat.completions.create
         long = {"model": "talker", "messages": [{"role": "user", "content": TOO_LONG}], "max_retries": 0}
-        with pytest.raises(instructor.core.InstructorRetryException, match="maximum context length"):
+        with pytest.raises(InstructorRetryException, match="maximum context length"):
             create(response_model=Person, **long)
         client.api_key = "wrong"
-        with pytest.raises(instructor.core.InstructorRetryException, match="API key"):
+        with pytest.raises(InstructorRetryException, match="API key"):
             create(response_model=Person, **long)
 
 
