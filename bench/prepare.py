@@ -1,11 +1,12 @@
 """What `regard prepare` takes for texts of several sizes, and how soon training from its shards begins.
 
-    python bench/prepare.py [GB ...] [--tokenizer bpe] [--folder FOLDER]
+    python bench/prepare.py [GB ...] [--tokenizer bpe] [--parts N] [--folder FOLDER]
 
-Each size is one generated file, and one process with one thread. Prints the processor time and the largest
-memory of `regard prepare`, and the time from the start of `regard train` to its first step, by the clock and
-of the processor, which depends little on what else the machine does. Files are removed at once. Ends with
-one JSON line.
+Each size is one generated file, or one for each of N parts, which are prepared one after the other, as by N
+machines (`--part`), and joined; a process has one thread. Prints the processor time of `regard prepare`, of
+all parts together, the largest memory of one, and the time from the start of `regard train` to its first
+step, by the clock and of the processor, which depends little on what else the machine does. Files are removed
+at once. Ends with one JSON line.
 """
 
 import argparse
@@ -25,8 +26,8 @@ WORDS, COMMON, DRAWN = 10**6, 8000, 2**18  # of the language; frequent ones; wor
 TINY = {"dim": 32, "depth": 2, "heads": 2, "context": 64}
 
 
-def write_text(path: Path, size: int) -> None:
-    """Write made-up words, as frequent as in a language and as long, in sentences and lines.
+def write_text(path: Path, size: int, part: int = 0) -> None:
+    """Write made-up words, as frequent as in a language and as long, in lines: each part others.
 
     By Zipf's law, a word is as rare as its rank says; behind the first some thousand, rarer
     (Ferrer i Cancho & Solé 2001).
@@ -39,7 +40,7 @@ def write_text(path: Path, size: int) -> None:
     words = np.array(["".join(row[:n]) for row, n in zip(chosen, lengths, strict=True)], dtype=object)
     ends = np.array([" ", ", ", ". ", ".\n", " 17 "], dtype=object)
     chances = np.cumsum(np.where(ranks <= COMMON, 1 / ranks, COMMON**0.5 / ranks**1.5))
-    written = 0
+    rng, written = np.random.default_rng([1, part]), 0
     with path.open("wb") as file:
         while written < size:
             text = np.empty((DRAWN, 2), dtype=object)
@@ -54,8 +55,8 @@ def start(*words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=os.environ | threads, stdout=-1, stderr=-1, text=True)
 
 
-def prepare(text: Path, shards: Path, tokenizer: str) -> dict[str, float]:
-    process = start("prepare", text, "--out", shards, "--set", f"data.tokenizer={tokenizer}")
+def prepare(text: Path, shards: Path, *options: str) -> dict[str, float]:
+    process = start("prepare", text, "--out", shards, *options)
     begun = time.monotonic()
     assert process.stderr is not None
     said = process.stderr.read()
@@ -90,11 +91,21 @@ def first_step(shards: Path, out: Path) -> dict[str, float]:
         process.communicate()
 
 
-def measure(size: float, tokenizer: str, folder: Path) -> dict[str, Any]:
-    text, shards = folder / "text.txt", folder / "shards"
-    write_text(text, int(size * GB))
-    row = {"GB": size} | prepare(text, shards, tokenizer)
-    text.unlink()
+def measure(size: float, tokenizer: str, parts: int, folder: Path) -> dict[str, Any]:
+    texts, shards = folder / "texts", folder / "shards"
+    texts.mkdir()
+    for part in range(parts):
+        write_text(texts / f"{part:05d}.txt", int(size * GB / parts), part)
+    chosen = ["--set", f"data.tokenizer={tokenizer}"]
+    numbers = [["--part", f"{part + 1}/{parts}"] for part in range(parts)] if parts > 1 else [[]]
+    runs = [prepare(texts, shards, *chosen, *number) for number in numbers]
+    index = json.loads((shards / "shards.json").read_text())
+    assert len(index.get("parts", [0])) == parts
+    row = {"GB": size, "parts": parts, "tokens": index["train"]["tokens"] + index["valid"]["tokens"]}
+    row |= {key: sum(run[key] for run in runs) for key in ("processor_s", "clock_s")}
+    row |= {"peak_MB": max(run["peak_MB"] for run in runs)}
+    for text in texts.iterdir():
+        text.unlink()
     row |= first_step(shards, folder / "run")
     return {name: round(value, 2) for name, value in row.items()}
 
@@ -103,14 +114,15 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("sizes", nargs="*", type=float, default=[0.1, 0.3], metavar="GB")
     p.add_argument("--tokenizer", default="bpe")
+    p.add_argument("--parts", type=int, default=1, metavar="N")
     p.add_argument("--folder", type=Path, help="with room for half as much again as the largest text")
     o = p.parse_args()
     rows = []
     for size in o.sizes:
         with tempfile.TemporaryDirectory(dir=o.folder) as folder:
-            rows.append(measure(size, o.tokenizer, Path(folder)))
+            rows.append(measure(size, o.tokenizer, o.parts, Path(folder)))
         print(rows[-1], flush=True)
-    print(json.dumps({"tokenizer": o.tokenizer, "rows": rows}))
+    print(json.dumps({"tokenizer": o.tokenizer, "parts": o.parts, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import contextvars
 import hashlib
 import os
-import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,8 @@ from regard.text.pieces import PieceEncoder
 from regard.text.tokenizer import AT_ONCE, Tokenizer, split_chunks
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 
-TRAINING_TEXT = 2**30  # characters: more do not make a better tokenizer
+LEARNED, LEARNED_PER_TOKEN = 2**25, 2**12  # characters for a tokenizer, at least, and per token: it holds
+# all their different words in memory, and more text hardly changes it
 MOST_TOKENS = 2**24  # of a vocabulary; the trainer allocates memory for all of them at once
 MIN_DOCUMENTS = 10  # with fewer, the end of the text is held out instead of whole documents
 
@@ -119,16 +119,16 @@ def tokenizer_for(
 ) -> Tokenizer:
     """Train the kind of tokenizer that the configuration names, or load the file.
 
-    A text comes with whether it is held out.
+    A text comes with whether it is held out. Of many texts a tokenizer learns a share, so that its memory
+    depends on the size of its vocabulary alone; one of characters learns all of them.
     """
     kind = config.tokenizer
     if kind in KINDS:
         # The characters of the held-out text reveal nothing, and would be unknown otherwise.
         learnable = Reiterable(lambda: (text for held_out, text in texts if kind == "char" or not held_out))
-        limit = sys.maxsize if kind == "char" else TRAINING_TEXT
-        return train_tokenizer(
-            kind, Reiterable(lambda: _limit_characters(learnable, limit)), config.vocab, specials
-        )
+        limit = max(LEARNED, LEARNED_PER_TOKEN * config.vocab)
+        sample = learnable if kind == "char" else sample_texts(learnable, limit)
+        return train_tokenizer(kind, sample, config.vocab, specials)
     if os.path.exists(kind):
         return Tokenizer.load(kind)
     raise UserError(
@@ -136,12 +136,19 @@ def tokenizer_for(
     )
 
 
-def _limit_characters(texts: Iterable[str], characters: int) -> Iterator[str]:
-    for text in texts:
-        yield text[:characters]
-        characters -= len(text)
-        if characters <= 0:
-            return
+def sample_texts(texts: Iterable[str], limit: int) -> Iterable[str]:
+    """Return at most `limit` characters, from texts spread evenly over all of them."""
+    total = sum(map(len, texts))
+
+    def sample() -> Iterator[str]:
+        passed = taken = 0
+        for text in texts:
+            if taken * total <= passed * limit:
+                yield text[: limit - taken]
+                taken += min(len(text), limit - taken)
+            passed += len(text)
+
+    return Reiterable(sample) if total > limit else texts
 
 
 @dataclass

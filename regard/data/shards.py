@@ -206,9 +206,10 @@ def prepare(
     A `part` has every n-th file, in its own folder inside `out`; when the last one is written, they are
     joined. All use the tokenizer that the first one learns, and each holds out some of its own texts.
 
-    The texts are read in chunks, up to three times: to count them, to train the tokenizer and to encode them.
-    So the memory does not depend on their size: some hundred megabytes for each core, and the memory of
-    the tokenizer's trainer. Only standard input and pipes, which can be read once, are held. The
+    The texts are read in chunks, up to four times: to divide them, to choose what the tokenizer learns, to
+    train it and to encode them. So the memory does not depend on their size: some hundred megabytes for each
+    core, and the memory of the tokenizer's trainer, which reads no more than `encoding.LEARNED` says. Only
+    standard input and pipes, which can be read once, are held, and a few numbers for each document. The
     ids are the same as for whole texts. The folder appears at `out` only when it is complete.
     """
     out = Path(os.path.abspath(out))

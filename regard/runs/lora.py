@@ -61,22 +61,24 @@ def matrices(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, tuple
 
 
 class Merged(Mapping[str, Tensor]):
-    """Weights of a model with W + α/r B A merged into W. The others are read when they are asked for."""
+    """Weights of a model with W + α/r B A merged into W. Each is read and merged when it is asked for: a file
+    is written with one of them in memory."""
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor]):
-        self.weights, self.merged = weights, dict[str, Tensor]()
-        adapters = set()
-        for name, m in model.named_modules():
-            if isinstance(m, LoRALinear):
-                adapters |= (names := {f"{name}.lora_A", f"{name}.lora_B"})
-                # in float64 on the CPU: products on a GPU may be less exact
-                A, B = (weights[matrix].cpu().double() for matrix in sorted(names))
-                W = weights[f"{name}.weight"]
-                self.merged[f"{name}.weight"] = W + (m.alpha / m.rank * B @ A).to(W)
-        self.names = [name for name in weights if name not in adapters]
+        self.weights = weights
+        layers = {name: m for name, m in model.named_modules() if isinstance(m, LoRALinear)}
+        self.adapters = {f"{name}.weight": (f"{name}.lora_A", f"{name}.lora_B") for name in layers}
+        self.scales = {f"{name}.weight": m.alpha / m.rank for name, m in layers.items()}
+        matrices = {matrix for pair in self.adapters.values() for matrix in pair}
+        self.names = [name for name in weights if name not in matrices]
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.merged[name] if name in self.merged else self.weights[name]
+        W = self.weights[name]
+        if name not in self.adapters:
+            return W
+        # in float64 on the CPU: products on a GPU may be less exact
+        A, B = (self.weights[matrix].cpu().double() for matrix in self.adapters[name])
+        return W + (self.scales[name] * B @ A).to(W)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -97,7 +97,7 @@ class AskRoute:
         prompts: list[EncodedPrompt | None] = [None]
         if served.engine is not None:
             size = sum(len(text) if isinstance(text, str) else 0 for text in inputs)
-            prompts = await self.registry.encode(served, inputs, size, as_user=True)
+            prompts = await self.registry.encode(served, inputs, size, "input", as_user=True)
         return await start_generation(
             self.registry, served, inputs, prompts, options, text_at_end=text_at_end
         )

@@ -1,6 +1,7 @@
 """OpenAI's two formats of an answer, completions and chat, and the conversation that a chat model reads."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 from regard.runs.model import Model
@@ -20,6 +21,8 @@ class CompletionFormat:
     """Answers to /v1/completions. If it `echoes`, each answer begins with its prompt."""
 
     id_prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
+    input_field = "prompt"
+    specials: ClassVar[dict[int, str]] = {}  # that are part of the text
 
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, echoes: bool = False):
         self.tokenizer, self.with_logprobs, self.echoes = tokenizer, logprobs, echoes
@@ -111,9 +114,11 @@ class ChatFormat:
     """Answers to /v1/chat/completions. With `tools`, an answer may contain calls of them."""
 
     id_prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    input_field = "messages"
 
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, tools: Tools | None = None):
         self.tokenizer, self.with_logprobs, self.tools = tokenizer, logprobs, tools
+        self.specials = {} if tools is None else tools.specials
         self.texts: dict[int, str] = {}  # with tools: the text of each answer so far
         self.sent: dict[int, int] = {}  # letters of it that were sent as text
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -49,10 +49,13 @@ class Generation(Protocol):
 
 class OutputStream:
     """Tokens of one answer in, text out, up to a stop sequence. With `text_at_end`, the text comes only at
-    the end, which is cheaper."""
+    the end, which is cheaper. `specials` are special tokens that are part of the text, by their ids."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], text_at_end: bool):
-        self.tokenizer, self.text_at_end = tokenizer, text_at_end and not stop
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str], text_at_end: bool, specials: Mapping[int, str] = {}
+    ):
+        self.tokenizer, self.text_at_end = tokenizer, text_at_end and not stop and not specials
+        self.specials = specials
         self.decoder, self.stopper = tokenizer.decoder(), Stopper(stop)
         self.ids: list[int] = []
         self.pending: list[TokenOutput] = []  # tokens whose text is held back
@@ -64,7 +67,8 @@ class OutputStream:
         if isinstance(end, str | Exception):
             outputs = outputs[:-1]
         ids = [output for output in outputs if type(output) is int]
-        if not self.stopper.stops and len(ids) == len(outputs):  # nothing depends on single tokens
+        by_token = self.stopper.stops or self.specials or len(ids) < len(outputs)
+        if not by_token:
             self.ids += ids
             chunk.text = "" if self.text_at_end else self.decoder.push_all(ids)
         else:
@@ -91,7 +95,7 @@ class OutputStream:
                 return
             output = output.id
         self.ids.append(output)
-        text = self.stopper.push(self.decoder.push(output))
+        text = self.stopper.push(self.decoder.push(output) + self.specials.get(output, ""))
         chunk.text += text
         if text and not self.stopper.held:
             chunk.tokens += self.pending
@@ -119,11 +123,12 @@ class EngineGeneration:
         options: AnswerRequest,
         top_logprobs: int | None = None,
         text_at_end: bool = False,
+        specials: Mapping[int, str] = {},
     ):
         assert served.engine is not None
         count = len(prompts) * options.samples
         self.streams = [
-            OutputStream(served.output_tokenizer, options.stop, text_at_end) for _ in range(count)
+            OutputStream(served.output_tokenizer, options.stop, text_at_end, specials) for _ in range(count)
         ]
         self.prompt_tokens = sum(prompt.tokens for prompt in prompts)
         self.first_token: float | None = None
@@ -293,13 +298,15 @@ async def start_generation(
     top_logprobs: int | None = None,
     text_at_end: bool = True,
     empty: bool = False,
+    specials: Mapping[int, str] = {},
 ) -> Generation:
-    """Use the engine if every input is one prompt and nothing is searched; else a thread."""
+    """Use the engine if every input is one prompt and nothing is searched; else a thread. `specials`: see
+    `OutputStream`."""
     if empty:
         return EmptyGeneration(prompts, options.samples)
     encoded = [prompt for prompt in prompts if prompt is not None]
     if options.sampling.num_beams == 1 and len(encoded) == len(inputs) and not options.options:
-        generation = EngineGeneration(served, encoded, options, top_logprobs, text_at_end)
+        generation = EngineGeneration(served, encoded, options, top_logprobs, text_at_end, specials)
         size = generation.prompt_tokens * options.samples
         generation.submit(await registry.run_sized(size, generation.make_requests))
         return generation

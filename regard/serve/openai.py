@@ -166,7 +166,7 @@ class OpenAIRoutes:
         """Generate answers to all prompts, and send them at once or as a stream."""
         streams, info = bool(body.get("stream")), request.scope["request_info"]
         size = sum(map(prompt_size, prompts))
-        encoded = await self.registry.encode(served, prompts, size)
+        encoded = await self.registry.encode(served, prompts, size, format.input_field)
         empty, count = body.get("max_tokens") == 0, len(prompts) * options.samples
         logprobs = 0
         if top_logprobs is not None:
@@ -184,6 +184,7 @@ class OpenAIRoutes:
             top_logprobs,
             text_at_end=not streams and top_logprobs is None,
             empty=empty,
+            specials=format.specials,
         )
         if isinstance(generation, BlockingGeneration):
             check_blocking(served, prompts, top_logprobs)

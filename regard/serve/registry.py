@@ -142,23 +142,24 @@ class ServedModel:
             self.grammars[kind, text] = grammar
         return self.grammars[kind, text]
 
-    def encode(self, prompt: str | list[int] | Conversation, as_user: bool = False) -> EncodedPrompt | None:
-        """Encode a text, token ids or a conversation; None if the model answers it in several parts.
+    def encode(
+        self, prompt: str | list[int] | Conversation, field: str, as_user: bool = False
+    ) -> EncodedPrompt | None:
+        """Encode a text, token ids or a conversation, which a `field` of a request has; None if the model
+        answers it in several parts.
 
         `as_user` reads a text as `model.ask` does: a model with a chat template takes it as a user's message.
         """
         task, context = self.model.task, self.model.task.context
-        is_ids = isinstance(prompt, list) and all(type(i) is int for i in prompt)
-        name = "messages" if isinstance(prompt, list) and not is_ids else "prompt"
-        if is_ids:
+        if isinstance(prompt, list) and all(type(i) is int for i in prompt):
             ids = cast("list[int]", prompt)
-            check_length(len(ids), context - task.has_source, name)
-            check_ids(ids, self.vocab)
+            check_length(len(ids), context - task.has_source, field)
+            check_ids(ids, self.vocab, field)
             return EncodedPrompt(*task.prompt_of_ids(ids))
         prompts = task.prompts(prompt, as_user=as_user)
         for each in prompts if not task.has_source else ():
-            check_length(len(each.ids), context, name)
-            check_ids(each.ids, self.vocab)
+            check_length(len(each.ids), context, field)
+            check_ids(each.ids, self.vocab, field)
         return EncodedPrompt(*prompts[0]) if len(prompts) == 1 else None
 
 
@@ -172,7 +173,7 @@ def check_length(tokens: int, limit: int, name: str) -> None:
         raise APIError(400, message, name, "context_length_exceeded")
 
 
-def check_ids(ids: Sequence[int], vocab: int, name: str = "prompt") -> None:
+def check_ids(ids: Sequence[int], vocab: int, name: str) -> None:
     if ids and max(ids) >= vocab:
         message = (
             f"{name}: token {max(ids)} is not in the model's vocabulary; ids end at {vocab - 1}. Ids have to "
@@ -239,12 +240,13 @@ class ModelRegistry:
         return None
 
     async def encode(
-        self, served: ServedModel, prompts: Sequence[Any], size: int, as_user: bool = False
+        self, served: ServedModel, prompts: Sequence[Any], size: int, field: str, as_user: bool = False
     ) -> list[EncodedPrompt | None]:
-        """Encode prompts of this size: never in the event loop if a child process does it."""
+        """Encode prompts of this size, which a field of a request has: never in the event loop if a child
+        process does it."""
 
         def work() -> list[EncodedPrompt | None]:
-            return [served.encode(prompt, as_user) for prompt in prompts]
+            return [served.encode(prompt, field, as_user) for prompt in prompts]
 
         return await (self.sandbox_work.run(work) if served.sandboxed else self.run_sized(size, work))
 

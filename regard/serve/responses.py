@@ -37,7 +37,7 @@ class ResponsesRoute:
         if isinstance(conversation, Conversation):
             conversation.variables = self.api.template_variables(request, served, chat)
         options = generation_options(served, chat, 1, await self.api.compile(served, chat))
-        encoded = await self.registry.encode(served, [conversation], prompt_size(conversation))
+        encoded = await self.registry.encode(served, [conversation], prompt_size(conversation), "input")
         streams, info = bool(body.get("stream")), request.scope["request_info"]
         generation = await start_generation(
             self.registry, served, [conversation], encoded, options, text_at_end=not streams

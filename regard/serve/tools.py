@@ -1,52 +1,32 @@
 """Tools of a chat: passed to the model's chat template, and read from the model's answer."""
 
 import json
-import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from regard.decode.grammar import JSON_OPTIONS, limit_numbers
+from regard.serve.call_formats import PLAIN, find_format
 from regard.serve.errors import APIError
 from regard.serve.protocol import Json
 from regard.serve.structured import Source
 from regard.tasks import Task
 from regard.text.chat_template import Template
-
-
-@dataclass(frozen=True)
-class CallFormat:
-    """The format of a call: JSON with a name and `arguments`, between two texts."""
-
-    begin: str = ""
-    end: str = ""
-    arguments: str = "arguments"
-
-
-HERMES = CallFormat("<tool_call>\n", "\n</tool_call>")
-LLAMA = CallFormat(arguments="parameters")
-XML = re.compile(r"<function=|<arg_key|<parameter|<invoke")  # in <tool_call>, instead of JSON
-# A call in JSON alone; in a string of Jinja, its quotes may be escaped. Descriptions of tools are longer.
-BARE = re.compile(r'\{\\?"name\\?": (?:(?!description)[^{}]){1,60}?"(arguments|parameters)\\?":')
-AROUND = re.compile(r"""[<\[][|｜]?tool.?call|functools|"tool_calls\\?":""", re.IGNORECASE)  # not alone
-
-
-def find_format(template: Template) -> CallFormat | None:
-    """How the template wants calls to be written; None if that is not known here."""
-    text = template.text
-    if "<tool_call>" in text:
-        return None if XML.search(text) else HERMES
-    if AROUND.search(text) or not (call := BARE.search(text)):
-        return None
-    return LLAMA if call[1] == "parameters" else CallFormat()
+from regard.text.tokenizer import Tokenizer
 
 
 class Tools:
     """The tools of a request, and the model's format of calls."""
 
-    def __init__(self, functions: Sequence[Json], choice: str | Json, parallel: bool, template: Template):
-        self.names = [function["name"] for function in functions]
+    def __init__(
+        self,
+        functions: Sequence[Json],
+        choice: str | Json,
+        parallel: bool,
+        template: Template,
+        tokenizer: Tokenizer | None = None,
+    ):
+        self.names = {function["name"]: function for function in functions}
         self.choice, self.parallel, self.functions = choice, parallel, functions
         self.are_strict = any(function.get("strict") for function in functions)
         format = find_format(template)
@@ -56,7 +36,11 @@ class Tools:
                 'give tool_choice "required" or the name of a function, or leave tools out'
             )
             raise APIError(400, message, "tools", "unknown_tool_format")
-        self.format = format or CallFormat()
+        specials = {} if tokenizer is None or format is None else special_ids(tokenizer)
+        self.specials = {id: text for id, text in specials.items() if format and text in format.spelling}
+        if format is None or (choice != "auto" and (format.has_parameters or self.specials)):
+            format, self.specials = PLAIN, {}  # grammars have no special tokens
+        self.format = format
 
     def grammar(self) -> Source | None:
         """The grammar of the answer if a call is required."""
@@ -68,24 +52,23 @@ class Tools:
             functions = [function for function in functions if function["name"] == name]
             if not functions:
                 raise APIError(400, f"tool_choice: there is no tool {name!r} in tools", "tool_choice")
-        rules = [
-            f"start: {quote(self.format.begin)} ({' | '.join(f'call{i}' for i in range(len(functions)))})"
-        ]
-        rules[0] += f" {quote(self.format.end)}"
+        calls = " | ".join(f"call{i}" for i in range(len(functions)))
+        rules = [f"start: {quote(self.format.begin)} ({calls}) {quote(self.format.end)}"]
         for i, function in enumerate(functions):
-            head = f'{{"name": {json.dumps(function["name"])}, "{self.format.arguments}": '
+            name = json.dumps(function["name"])[1:-1]
+            head, tail = quote(self.format.head.replace("NAME", name)), quote(self.format.tail)
             parameters = function.get("parameters") or {"type": "object", "additionalProperties": False}
             schema = limit_numbers(parameters) | {"x-guidance": JSON_OPTIONS}
             # a separate schema, so that its references begin at its own root
             rules += [
-                f'call{i}: {quote(head)} arguments{i} "}}"',
+                f"call{i}: {head} arguments{i} {tail}",
                 f"arguments{i}: %json {json.dumps(schema)}",
             ]
         return "lark", "\n".join(rules)
 
     def text_length(self, text: str) -> int:
         """The length of the written text that is certainly not part of a call."""
-        if marker := self.format.begin.strip():
+        if marker := self.format.marker:
             at = text.find(marker)
             if at >= 0:
                 return at
@@ -96,32 +79,22 @@ class Tools:
     def split(self, text: str) -> tuple[str, list[Json]]:
         """The text of an answer and its calls, in OpenAI's format; an invalid call stays text."""
         begin = self.text_length(text)
-        calls, rest = [], text[begin:]
-        marker, end = self.format.begin.strip(), self.format.end.strip()
-        while rest.lstrip().startswith(marker or "{"):
-            part = rest.lstrip().removeprefix(marker).lstrip()
-            try:
-                value, stop = json.JSONDecoder().raw_decode(part)
-            except (ValueError, RecursionError):
-                break
-            read = [self.read_call(each) for each in (value if isinstance(value, list) else [value])]
-            if not all(read):
-                break
-            calls += [call for call in read if call is not None]
-            rest = part[stop:].lstrip().removeprefix(end).lstrip(" \n;")
-            if not marker and not rest.startswith("{"):
-                break
+        calls = self.format.read(text[begin:], self.names)
         if not calls:
             return text, []
-        return text[:begin].strip(), calls if self.parallel else calls[:1]
+        return text[:begin].strip(), [as_call(*call) for call in (calls if self.parallel else calls[:1])]
 
-    def read_call(self, value: Any) -> Json | None:
-        if not isinstance(value, dict) or value.get("name") not in self.names:
-            return None
-        arguments = value.get("arguments", value.get("parameters", {}))
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        function = {"name": value["name"], "arguments": written}
-        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+def as_call(name: str, arguments: Any) -> Json:
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    function = {"name": name, "arguments": written}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+
+def special_ids(tokenizer: Tokenizer) -> dict[int, str]:
+    """Special tokens, which are left out of the texts of answers, by their ids."""
+    added = tokenizer.inner.get_added_tokens_decoder()
+    return {id: token.content for id, token in added.items() if token.special}
 
 
 def quote(text: str) -> str:
@@ -143,7 +116,8 @@ def read_tools(task: Task, body: Json) -> Tools | None:
     if choice == "none":
         return None
     parallel = body.get("parallel_tool_calls")
-    return Tools(functions, choice or "auto", parallel is None or parallel, template)
+    choice, parallel = choice or "auto", parallel is None or parallel
+    return Tools(functions, choice, parallel, template, task.output_tokenizer)
 
 
 def template_call(call: Json) -> Json:

@@ -149,10 +149,9 @@ class Checkpointer:
         self.background.start(folder, begin, {"model": weights}, complete)
 
     def write_published(self, weights: Mapping[str, Tensor]) -> None:
-        matrices = lora.matrices(self.model, weights)
         if self.config.adapter:
-            weights = adapter_tensors(self.model, matrices)
-        elif matrices:
+            weights = adapter_tensors(self.model, lora.matrices(self.model, weights))
+        elif self.config.lora:
             weights = lora.Merged(self.model, weights)
         write_tensors(run_folder.published(self.folder), weights)
 

@@ -1,5 +1,6 @@
 """The configuration, the tokenizer that it names, and ids batch by batch."""
 
+import numpy as np
 import pytest
 
 from helpers.corpora import SPECIALS, ids, write_documents
@@ -38,12 +39,36 @@ def test_only_char_learns_from_the_held_out_text(tmp_path):
     assert not any("q" in token and len(token) > 1 for token in corpora["bpe"].tokenizer.inner.get_vocab())
 
 
-def test_the_tokenizer_learns_from_the_beginning_of_an_enormous_text(tmp_path, monkeypatch):
-    path, rows = write_documents(tmp_path, 5)
-    monkeypatch.setattr(encoding, "TRAINING_TEXT", len(rows[0]) + 10)
-    corpus = load_corpus([path], [], DataConfig(tokenizer="bpe", vocab=400, holdout=0), [])
-    expected = train_tokenizer("bpe", [rows[0], rows[1][:10]], 400, [])
-    assert corpus.tokenizer.digest == expected.digest
+def test_a_tokenizer_learns_no_more_from_a_larger_text(monkeypatch):
+    """Its trainer holds all different words that it reads: those of a share, from all parts alike."""
+    learned = []
+
+    def train(kind, texts, vocab, specials):
+        learned.append("".join(texts))
+        return train_tokenizer("byte", [], vocab, specials)
+
+    monkeypatch.setattr(encoding, "train_tokenizer", train)
+    monkeypatch.setattr(encoding, "LEARNED", 1009)
+    monkeypatch.setattr(encoding, "LEARNED_PER_TOKEN", 11)
+    for count in (89, 890, 3560):
+        texts = [(False, chr(0x4E00 + n) * (n % 13 + 31)) for n in range(count)]
+        for vocab, length in ((64, 1009), (256, 11 * 256)):
+            encoding.tokenizer_for(texts, DataConfig(tokenizer="bpe", vocab=vocab), [])
+            counts = np.bincount([(ord(c) - 0x4E00) * 4 // count for c in learned[-1]], minlength=4)
+            assert length - 43 <= len(learned[-1]) <= length
+            assert counts.max() - counts.min() < 100, "characters of each quarter of the texts"
+        encoding.tokenizer_for(texts, DataConfig(tokenizer="char"), [])
+        assert learned[-1] == "".join(text for _, text in texts), "characters need all of it"
+
+
+def test_a_sample_of_texts():
+    rows = ["ab", "cde", "f", "ghij", "klm"]
+    assert list(encoding.sample_texts(rows, 13)) == rows
+    for limit in range(4, 13):
+        sample = list(encoding.sample_texts(rows, limit))
+        assert limit - 4 < sum(map(len, sample)) <= limit
+        places = [rows.index(next(row for row in rows if row.startswith(text))) for text in sample]
+        assert places == sorted(set(places)), "texts, the last one perhaps cut, in their order"
 
 
 def test_a_long_text_arrives_whole_in_many_batches(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """LoRA: no change at first, few trainable weights, and the same outputs when merged; also in whole runs."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -101,9 +102,15 @@ def test_merged_it_says_the_same(kind: str) -> None:
             return super().__getitem__(name)
 
     merged = lora.Merged(model, Files(before))
-    changed = {f"{name}.{part}" for name in layers(model) for part in ("weight", "lora_A", "lora_B")}
-    assert set(reads) == changed  # the others, only when they are asked for
     assert merged.keys() == plain.state_dict().keys()
+    assert not reads, "only what is asked for is read"
+    for name in merged:
+        tensor = weakref.ref(merged[name])
+        adapted = name.removesuffix(".weight") in layers(model)
+        own = {name} | {name.replace("weight", f"lora_{part}") for part in "AB" if adapted}
+        assert set(reads) == own
+        assert adapted == (tensor() is None), "what was merged is not held"
+        reads.clear()
 
 
 def test_one_layer_is_the_equation() -> None:

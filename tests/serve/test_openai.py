@@ -1,6 +1,7 @@
 """OpenAI's own client works with the server."""
 
 import asyncio
+import json
 
 import numpy as np
 import openai
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from helpers.looking import reader
-from helpers.serving import serve_models
+from helpers.serving import Server, serve_models
 from regard.serve.registry import ServerLimits
 from regard.text.chat_template import Template
 
@@ -98,6 +99,34 @@ def test_errors_have_their_types(client, address):
         pytest.raises(openai.AuthenticationError),
     ):
         other.models.list()
+
+
+def test_errors_on_the_wire(address):
+    """What clients go by at every address, also of streams: the status, the type and code of the error."""
+    server, text = Server(int(address[0].split(":")[2].split("/")[0])), "fox " * 40
+    key, wrong = ({"Authorization": f"Bearer {name}"} for name in ("sesame", "wrong"))
+    for path, field, model, content in (
+        ("chat/completions", "messages", "talker", [{"role": "user", "content": text}]),
+        ("completions", "prompt", "writer", text),
+        ("responses", "input", "talker", text),
+        ("embeddings", "input", "embed", text),
+    ):
+        for headers, change, expected in (
+            ({}, {}, (401, "authentication_error", "invalid_api_key", None)),
+            (wrong, {}, (401, "authentication_error", "invalid_api_key", None)),
+            (key, {"model": "none"}, (404, "invalid_request_error", "model_not_found", "model")),
+            (key, {}, (400, "invalid_request_error", "context_length_exceeded", field)),
+            (key, {field: None}, (400, "invalid_request_error", None, field)),
+        ):
+            for stream in [{}] if model == "embed" else [{}, {"stream": True}]:
+                body = {"model": model, field: content} | stream | change
+                status, about, data = server.ask(f"/v1/{path}", body, headers)
+                error = json.loads(data)["error"]
+                assert (status, error["type"], error["code"], error["param"]) == expected, (path, error)
+                assert about["Content-Type"] == "application/json"
+                if error["code"] == "context_length_exceeded":  # OpenAI's words, which clients search for
+                    assert "This model's maximum context length is" in error["message"]
+                    assert f"your {field} resulted in" in error["message"]
 
 
 def test_concurrent_requests_get_their_own_answers(address):

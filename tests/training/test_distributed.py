@@ -191,6 +191,7 @@ MANY = (
         | MEAN
         for parallel in ("ddp", "fsdp")
     }
+    | {"write-lora": {"train__lora": 3, "train__parallel": "fsdp"} | EACH}  # merged in the published model
     | {  # each pair is compared with those of both processes: with 2 and 1; with 16 and 16, and a last one
         f"embed-bert-{rows}": {"case": "embed-bert", "train__batch": rows} | EACH for rows in (3, 32)
     }

@@ -80,7 +80,8 @@ class Cluster:
 
     machine: Machine
     shares: Shares
-    memory: dict[str, float]  # bytes, by purpose
+    memory: dict[str, float]  # bytes, by purpose; not all of it at the same time
+    largest: float  # bytes at the same time
     sent: dict[str, float]  # bytes that each process sends in a step, by kind of communication
     computing: float  # seconds of a step
     sending: float  # seconds, at the same time
@@ -103,10 +104,13 @@ def plan_cluster(plan: Plan) -> Cluster:
     memory = state_memory(shares, parts, plan.by_muon, bool(get("train.ema")))
     memory["kept for the backward pass"] = saved_of(machine, plan.cost, units, recompute)
     memory["logits"] = logits_of(units, vocab_of(plan))
+    if not machine.gpu:  # of a GPU, it is in the memory of the CPU
+        memory["copy for checkpoints"] = memory["weights"] + memory["optimizer"]
     sent = count_sent(shares, parts)
     computing = step_seconds(machine, plan.cost, plan.batch, plan.is_compiled())
     computing *= 4 / 3 if recompute else 1  # a second forward pass
-    return Cluster(machine, shares, memory, sent, computing, seconds_to_send(machine, shares, sent))
+    largest = largest_sum(memory, shares, parts, plan.cost.layers)
+    return Cluster(machine, shares, memory, largest, sent, computing, seconds_to_send(machine, shares, sent))
 
 
 def state_memory(shares: Shares, parts: int, muon: bool, ema: bool) -> dict[str, float]:
@@ -124,6 +128,28 @@ def state_memory(shares: Shares, parts: int, muon: bool, ema: bool) -> dict[str,
         "Muon's matrices": 3 * (s.total - s.outside) if muon and sharded else 0,
     }
     return {name: float(NUMBER * n) for name, n in memory.items() if n}
+
+
+def largest_sum(memory: dict[str, float], shares: Shares, parts: int, layers: int) -> float:
+    """The bytes that a process has at the same time: when the forward pass ends, when the last block has its
+    gradients, when the backward pass ends, or while the optimizer works. What is kept for the backward pass
+    is freed as gradients come."""
+
+    def total(*names: str) -> float:
+        return sum(memory.get(name, 0.0) for name in names)
+
+    activations, gradients, messages = "kept for the backward pass", "gradients", "messages"
+    always = total("weights", "optimizer", "gathered layers", "copy for checkpoints")
+    if shares.shard == 1:  # DDP's buckets stay
+        always, messages = always + total(messages), ""
+    if parts > 1:  # gradients of the parts before
+        always, gradients = always + total(gradients), ""
+    return always + max(
+        total(activations, "logits"),
+        total(activations) * (1 - 1 / layers) + total(gradients) / layers + total(messages),
+        total(gradients, messages),
+        total(gradients, "Muon's matrices"),
+    )
 
 
 def count_sent(shares: Shares, parts: int) -> dict[str, float]:
@@ -150,7 +176,7 @@ def seconds_to_send(machine: Machine, shares: Shares, sent: dict[str, float]) ->
 def describe_cluster(plan: Plan) -> list[str]:
     """The lines of a plan for several processes."""
     c, get = plan_cluster(plan), plan.get
-    s, total = c.shares, sum(c.memory.values())
+    s, total = c.shares, c.largest
     way = {"ddp": "each has all weights", "fsdp": "all share the weights"}.get(
         get("train.parallel", "ddp"), f"groups of {s.shard} share the weights"
     )
@@ -163,7 +189,7 @@ def describe_cluster(plan: Plan) -> list[str]:
     used = plan.cost.flops * plan.batch / c.step / (c.machine.peak * c.machine.processes)
     return [
         f"  {s.processes} processes, {way}: each has {count(s.own)} of {count(s.total)} weights",
-        f"  memory of a process: {gigabytes(total)} ({parts}){fits}; at the start {start}",
+        f"  memory of a process: {gigabytes(total)} at a time{fits} ({parts}); at the start {start}",
         f"  sent by a process in a step: {gigabytes(sum(c.sent.values()))} ({sent}), {c.sending:.3g} s",
         f"  a step: {c.computing:.3g} s of computing, beside the messages; {count(rate)} {unit}/s, "
         f"{used:.0%} of the peak",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.schemas import SCHEMAS
+from helpers.schemas import CONTEXT, SCHEMAS
 
 jsonschema_rs = pytest.importorskip("jsonschema_rs")
 FOLDER = Path(os.environ.get("REGARD_NPM", "node_modules/.."))
@@ -33,8 +33,19 @@ const response = await client.responses.create({ model: "talker", input: "the fo
 const vectors = await client.embeddings.create({ model: "embed", input: ["the fox", "dog"] });
 const other = new OpenAI({ baseURL: URL, apiKey: "wrong", maxRetries: 0 });
 const wrong = await other.models.list().catch((e) => e.status);
+const tooLong = [{ role: "user", content: "fox ".repeat(CONTEXT) }];
+const errors = [
+  () => other.chat.completions.create(how), () => other.responses.create({ model: "talker", input: "x" }),
+  () => client.chat.completions.create({ ...how, messages: tooLong }),
+  () => client.chat.completions.create({ ...how, messages: tooLong, stream: true }),
+  () => client.completions.create({ model: "writer", prompt: tooLong[0].content }),
+  () => client.responses.create({ model: "talker", input: tooLong[0].content }),
+  () => client.embeddings.create({ model: "embed", input: tooLong[0].content }),
+];
+const codes = [];
+for (const ask of errors) codes.push(await ask().catch((e) => `${e.status} ${e.code}`));
 console.log(JSON.stringify({ whole: whole.choices[0].message.content, text, again: again.usage.prompt_tokens,
-  response: response.output_text, size: vectors.data[0].embedding.length, wrong }));
+  response: response.output_text, size: vectors.data[0].embedding.length, wrong, codes }));
 """
 
 VERCEL = """
@@ -51,14 +62,20 @@ const objects = {};
 for (const [name, schema] of Object.entries(SCHEMAS))
   objects[name] = (await generateObject({ ...how, maxOutputTokens: 150, schema: jsonSchema(schema) })).object;
 const { embedding } = await embed({ model: regard.textEmbeddingModel("embed"), value: "the fox" });
-console.log(JSON.stringify({ whole: whole.text, text, objects, size: embedding.length }));
+const other = createOpenAICompatible({ ...server, apiKey: "wrong" });
+const failed = (e) => `${e.statusCode} ${e.data.error.code}`;
+const codes = [
+  await generateText({ ...how, model: other("talker") }).catch(failed),
+  await generateText({ ...how, prompt: "fox ".repeat(CONTEXT) }).catch(failed),
+];
+console.log(JSON.stringify({ whole: whole.text, text, objects, codes, size: embedding.length }));
 """
 
 
 def run(script, address, *packages):
     if shutil.which("node") is None or not all((FOLDER / "node_modules" / p).exists() for p in packages):
         pytest.skip("not installed")
-    values = {"URL": address.url, "KEY": address.key, "SCHEMAS": SCHEMAS}
+    values = {"URL": address.url, "KEY": address.key, "SCHEMAS": SCHEMAS, "CONTEXT": CONTEXT}
     head = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
     command = ["node", "--input-type=module", "-"]
     done = subprocess.run(
@@ -72,6 +89,7 @@ def test_npm_openai(address):
     answer = run(OPENAI, address, "openai")
     assert answer["text"] == answer["whole"] == answer["response"]
     assert (answer["size"], answer["wrong"]) == (12, 401)
+    assert answer["codes"] == ["401 invalid_api_key"] * 2 + ["400 context_length_exceeded"] * 5
 
 
 def test_vercel_ai(address):
@@ -79,3 +97,4 @@ def test_vercel_ai(address):
     assert answer["text"] == answer["whole"]
     for name, value in answer["objects"].items():
         assert jsonschema_rs.is_valid(SCHEMAS[name], value), name
+    assert answer["codes"] == ["401 invalid_api_key", "400 context_length_exceeded"]

@@ -60,10 +60,12 @@ def test_litellm(address, monkeypatch):
         model="openai/embed", api_base=address.url, api_key=address.key, input=["the fox", "dog"]
     )
     assert len(vectors.data) == 2
-    with pytest.raises(litellm.ContextWindowExceededError):
-        litellm.completion(**how | {"messages": [{"role": "user", "content": TOO_LONG}]})
-    with pytest.raises(litellm.AuthenticationError):
-        litellm.completion(**how | {"api_key": "wrong"})
+    long = how | {"messages": [{"role": "user", "content": TOO_LONG}]}
+    for stream in (False, True):
+        with pytest.raises(litellm.ContextWindowExceededError):
+            litellm.completion(**long, stream=stream)
+        with pytest.raises(litellm.AuthenticationError):
+            litellm.completion(**how | {"api_key": "wrong"}, stream=stream)
 
 
 def test_langchain(address):
@@ -83,6 +85,26 @@ def test_langchain(address):
     assert len(embeddings.embed_documents(["the fox", "dog"])) == 2
     writer = langchain.OpenAI(model="writer", max_tokens=5, **how)
     assert isinstance(writer.invoke("the"), str)
+    wrong = how | {"api_key": "wrong"}
+    stranger = langchain.ChatOpenAI(model="talker", **wrong)
+    other = langchain.OpenAI(model="writer", **wrong)
+    check_errors(lambda: model.invoke(TOO_LONG), lambda: stranger.invoke("x"))
+    check_errors(lambda: list(model.stream(TOO_LONG)), lambda: list(stranger.stream("x")))
+    check_errors(lambda: writer.invoke(TOO_LONG), lambda: other.invoke("x"))
+    other = langchain.OpenAIEmbeddings(model="embed", check_embedding_ctx_length=False, **wrong)
+    check_errors(lambda: embeddings.embed_query(TOO_LONG), lambda: other.embed_query("x"))
+
+
+def check_errors(ask_too_much, ask_without_key):
+    """Clients that are built on openai-python raise its errors."""
+    import openai
+
+    with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
+        ask_too_much()
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.AuthenticationError) as caught:
+        ask_without_key()
+    assert (caught.value.code, caught.value.status_code) == ("invalid_api_key", 401)
 
 
 def test_llama_index(address):
@@ -95,9 +117,18 @@ def test_llama_index(address):
     assert "".join(piece.delta or "" for piece in model.stream_chat(messages)) == complete
     writer = llms.OpenAILike(model="writer", is_chat_model=False, max_tokens=5, **how)
     assert writer.complete("the").text is not None
+    long = [core.ChatMessage(role="user", content=TOO_LONG)]
+    wrong = how | {"api_key": "wrong"}
+    stranger = llms.OpenAILike(model="talker", is_chat_model=True, **wrong)
+    check_errors(lambda: model.chat(long), lambda: stranger.chat(messages))
+    check_errors(lambda: list(model.stream_chat(long)), lambda: list(stranger.stream_chat(messages)))
+    stranger = llms.OpenAILike(model="writer", is_chat_model=False, **wrong)
+    check_errors(lambda: writer.complete(TOO_LONG), lambda: stranger.complete("the"))
     embedding = pytest.importorskip("llama_index.embeddings.openai_like")
     model = embedding.OpenAILikeEmbedding(model_name="embed", **how)
     assert len(model.get_text_embedding("the fox")) == 12
+    stranger = embedding.OpenAILikeEmbedding(model_name="embed", **wrong)
+    check_errors(lambda: model.get_text_embedding(TOO_LONG), lambda: stranger.get_text_embedding("x"))
 
 
 def test_llm(address, tmp_path):
@@ -107,8 +138,8 @@ def test_llm(address, tmp_path):
     (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([entry]))  # JSON is YAML
     environment = {"LLM_USER_PATH": str(tmp_path), "LLM_LOAD_PLUGINS": "", "HOME": str(tmp_path)}
 
-    def llm(*words):
-        command = [sys.executable, "-m", "llm", "-m", "toy", "--key", address.key, *words]
+    def llm(*words, key=address.key):
+        command = [sys.executable, "-m", "llm", "-m", "toy", "--key", key, *words]
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
     for more in ((), ("--no-stream",)):
@@ -118,6 +149,9 @@ def test_llm(address, tmp_path):
     answer = llm("the fox", "--schema", json.dumps(SCHEMAS["person"]), "-o", "max_tokens", "80")
     assert answer.returncode == 0, answer.stderr
     check(json.loads(answer.stdout), "person")
+    for answer, code in ((llm(TOO_LONG), "maximum context length"), (llm("x", key="wrong"), "API key")):
+        assert answer.returncode == 1
+        assert code in answer.stderr
 
 
 def test_instructor(address):
@@ -125,6 +159,7 @@ def test_instructor(address):
     from typing import Literal
 
     import openai
+    from instructor.core import InstructorRetryException
     from pydantic import BaseModel, Field
 
     class Person(BaseModel):
@@ -169,6 +204,13 @@ def test_instructor(address):
             for kind in (Person, Numbers, Choice, Tags, Town, Maybe, Either, Day, Node, Short):
                 how = {"model": "talker", "messages": QUESTION, "max_tokens": 200, "max_retries": 0}
                 assert isinstance(patched.chat.completions.create(response_model=kind, **how), kind)
+        create = patched.chat.completions.create
+        long = {"model": "talker", "messages": [{"role": "user", "content": TOO_LONG}], "max_retries": 0}
+        with pytest.raises(InstructorRetryException, match="maximum context length"):
+            create(response_model=Person, **long)
+        client.api_key = "wrong"
+        with pytest.raises(InstructorRetryException, match="API key"):
+            create(response_model=Person, **long)
 
 
 def test_locust(address, tmp_path):
