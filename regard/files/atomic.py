@@ -98,8 +98,8 @@ def name_errors(path: Path) -> Iterator[None]:
         raise
 
 
-def write_text(path: Path, text: str) -> None:
-    with atomic_file(path) as partial:
+def write_text(path: Path, text: str, like: Path | None = None) -> None:
+    with atomic_file(path, like) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

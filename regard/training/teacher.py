@@ -21,9 +21,10 @@ import torch
 
 from regard.data import Corpus
 from regard.errors import UserError
+from regard.files.atomic import is_missing
 from regard.files.untrusted import parse_json
 from regard.runs.ensemble import ensemble
-from regard.runs.layout import ANSWERS
+from regard.runs.layout import ANSWERS, write_text
 from regard.runs.load import load
 from regard.runs.model import Model
 from regard.tasks import TASKS, Task
@@ -118,7 +119,10 @@ def answer_sources(
     """Write the answers to these sources to this process's file, as many as fit into the seconds."""
     mine, began, done = distributed.local_rows(rows), time.monotonic(), 0
     size = AT_ONCE if limit == math.inf else FIRST
-    with (folder / ANSWERS.replace("*", str(distributed.RANK))).open("a", encoding="utf-8") as file:
+    path = folder / ANSWERS.replace("*", str(distributed.RANK))
+    if is_missing(path):
+        write_text(path, "")
+    with path.open("a", encoding="utf-8") as file:
         file.write("\n")  # ends a line that a killed process left incomplete
         while done < len(mine) and (since := time.monotonic()) - began < limit:
             part = mine[done : done + size]
