@@ -22,6 +22,7 @@ import torch
 from regard.data import Corpus
 from regard.errors import UserError
 from regard.files.atomic import is_missing
+from regard.files.regular import list_matching
 from regard.files.untrusted import parse_json
 from regard.runs.ensemble import ensemble
 from regard.runs.layout import ANSWERS, write_text
@@ -147,7 +148,7 @@ def read_answers(folder: Path, sources: Sequence[str]) -> dict[int, str]:
     lines are left out. Earlier versions did not write the sources."""
     return {
         entry["row"]: entry["answer"]
-        for path in sorted(folder.glob(ANSWERS))
+        for path in list_matching(folder, ANSWERS)
         for entry in read_entries(path)
         if entry["row"] < len(sources) and entry["source"] in (None, source_digest(sources[entry["row"]]))
     }
@@ -159,7 +160,10 @@ def source_digest(source: str) -> str:
 
 def read_seconds(folder: Path) -> float:
     """The time in which the teachers answered; processes work at the same time."""
-    return max((sum(e["seconds"] for e in read_entries(path)) for path in folder.glob(ANSWERS)), default=0.0)
+    return max(
+        (sum(e["seconds"] for e in read_entries(path)) for path in list_matching(folder, ANSWERS)),
+        default=0.0,
+    )
 
 
 def read_entries(path: Path) -> Iterator[dict[str, Any]]:
