@@ -49,8 +49,8 @@ def test_parts_are_joined_by_the_last_one(texts, tmp_path, capsys):
 
 def test_the_last_one_can_join_the_parts_later(texts, tmp_path, monkeypatch, capsys):
     """It was ended when its part was complete."""
-    out, whole = tmp_path / "out", tmp_path / "whole"
-    prepare_parts(texts, whole)
+    out, other = tmp_path / "out", tmp_path / "other"
+    prepare_parts(texts, other)
     prepare_parts(texts, out, (1, 2))
     with monkeypatch.context() as patch:
         patch.setattr(shards, "join_parts", lambda *_: 1 / 0)
@@ -59,10 +59,10 @@ def test_the_last_one_can_join_the_parts_later(texts, tmp_path, monkeypatch, cap
     assert not (out / "shards.json").exists()
     capsys.readouterr()
     prepare_parts(texts, out, (3,))
-    already, joined = capsys.readouterr().err.splitlines()
+    already, line = capsys.readouterr().err.splitlines()
     assert str(out / "part-00003-of-00003") in already
-    assert "all 3 parts" in joined
-    contents = [sorted(f.read_bytes() for f in at.rglob("*") if f.is_file()) for at in (out, whole)]
+    assert "all 3 parts" in line
+    contents = [sorted(f.read_bytes() for f in at.rglob("*") if f.is_file()) for at in (out, other)]
     assert contents[0] == contents[1]
     user_error(lambda: prepare_parts(texts, out, (3,)), "not empty")  # nothing is left to do
     (out / "shards.json").unlink()
