@@ -50,6 +50,15 @@ def test_a_few_attacks_find_no_fault(short, name):
     assert not faults, short[1]
 
 
+@pytest.mark.slow
+def test_a_few_attacks_of_all_commands_find_no_fault(short, tmp_path):
+    run = run_torture(tmp_path, "--only", "faults", "--only", "power", "--scale", "0.003")
+    results = json.loads((tmp_path / "outcome.json").read_text())
+    if syscalls.build(tmp_path) is None:
+        pytest.skip("no C compiler")
+    assert not any(result["faults"] for result in results.values()), run.stderr
+
+
 def test_a_loop_that_waits_in_a_call_of_the_system_is_stalled():
     stalls = mmap.mmap(-1, 16)
 

@@ -26,7 +26,7 @@ def main() -> None:
     preload_syscalls(options.out)
     from torture import commands
 
-    commands.load_libraries()  # once, for all forks
+    commands.load_libraries(exporters=not options.short)  # once, for all forks
     file, code = options.out / "outcome.json", source_digest()
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     faults = 0

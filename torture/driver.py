@@ -29,8 +29,8 @@ class SuiteModule(Protocol):
     __name__: str
     SUITE: Suite
 
-    def prepare(self, place: Path) -> dict[str, Any]:
-        """Make what all attacks need in this folder."""
+    def prepare(self, place: Path, is_short: bool) -> dict[str, Any]:
+        """Make what all attacks need in this folder, or only what a few of them need."""
 
     def attack(self, context: Context, number: int) -> Outcome:
         """Make one attack in the current folder, which is removed afterwards."""
@@ -68,7 +68,7 @@ def run_suite(
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=FAST if os.access(FAST, os.W_OK) else None) as top:
         place = Path(top)
         begun = time.monotonic()
-        shared = prepare(suite, place)
+        shared = prepare(suite, place, scale is None)
         setup = round(time.monotonic() - begun, 1)
         total = int(shared.get("count", suite.SUITE.count))
         many = suite.SUITE.short if scale is None else round(scale * total)
@@ -93,11 +93,11 @@ def run_suite(
     return about | asdict(summarize(outcomes, suite.SUITE.limits))
 
 
-def prepare(suite: SuiteModule, place: Path) -> dict[str, Any]:
+def prepare(suite: SuiteModule, place: Path, is_short: bool) -> dict[str, Any]:
     """Prepare in a fork, so that this process stays small and has no threads."""
 
     def write() -> None:
-        shared = suite.prepare(place)
+        shared = suite.prepare(place, is_short)
         (place / "shared.json").write_text(json.dumps(shared))
 
     ended = forks.call(write, seconds=900)

@@ -37,7 +37,7 @@ OLD = re.compile(rf"step-[0-5]/{OURS}$|\.partial$")  # checkpoints to be removed
 Change = Callable[[random.Random, Path], str]  # returns what was done
 
 
-def prepare(place: Path) -> dict[str, Any]:
+def prepare(place: Path, is_short: bool) -> dict[str, Any]:
     """A run that was killed after a checkpoint, and the same one that was not."""
     commands.write_data(place)
     words = commands.train_words(place, STEPS)

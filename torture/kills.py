@@ -43,7 +43,7 @@ CASES = [(1, case) for case in ALONE_CASES] + [
 ]
 
 
-def prepare(place: Path) -> dict[str, Any]:
+def prepare(place: Path, is_short: bool) -> dict[str, Any]:
     return {}
 
 

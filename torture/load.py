@@ -42,7 +42,7 @@ STATE: dict[
 ] = {}  # of this process: the server, the answers that are expected, its memory once settled
 
 
-def prepare(place: Path) -> dict[str, Any]:
+def prepare(place: Path, is_short: bool) -> dict[str, Any]:
     make_models(place)
     model = load(place / "tiny", "cpu")
     asked = bench.unambiguous(model, [bench.prompt(n) for n in range(3 * PROMPTS)])[:PROMPTS]

@@ -29,7 +29,7 @@ LEFT_OUT = ("log.jsonl", "recipe.toml", "origins.json", "fingerprints.json", "ma
 ALL = (*KINDS, *MORE)
 
 
-def prepare(place: Path) -> dict[str, Any]:
+def prepare(place: Path, is_short: bool) -> dict[str, Any]:
     (place / "good").mkdir()
     make_good(place / "good")
     make_more(place / "good")

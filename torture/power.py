@@ -9,15 +9,18 @@ not, in any combination. Whatever is left must load: the last checkpoint that wa
 import os
 import random
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from regard.files.tensors import read_tensors
 from regard.runs import checkpoints
-from regard.training.trainer import Trainer
-from torture import commands, forks
-from torture.commands import DATA, OUT, check_same_run, tree
+from regard.runs.film import film_steps, frame_path
+from regard.runs.layout import published
+from torture import forks, operations
+from torture.commands import OUT, check_same_run, tree
 from torture.faults import spoilt
+from torture.operations import OPERATIONS, Operation, possible, visible
 from torture.outcome import Context, Outcome, Suite
 from torture.syscalls import Effect, Watch, mark
 
@@ -63,6 +66,11 @@ class Disk:
         for parent in parents:
             at = self.now[at][parent]
         return at, name
+
+    def add_folder(self, name: str) -> None:
+        """Add a folder that was there before."""
+        number = self.add(Inode(None))
+        self.now[0][name] = self.inodes[0].entries[name] = number
 
     def add(self, inode: Inode) -> int:
         number = len(self.inodes)
@@ -183,27 +191,38 @@ def merge(data: bytes, writes: list[tuple[int, bytes | None]]) -> bytes:
 # What is recorded, and what must hold afterwards
 
 
-def prepare(place: Path) -> dict[str, Any]:
-    """Record a run, a preparation and an export, and keep every checkpoint of the run."""
-    commands.write_data(place)
-    for name in ("train", "prepare", "export"):
-        (place / name).mkdir()
-    shutil.copy(place / DATA, place / "train")
-    commands.succeed(*commands.train_words(place / "train", STEPS))
-    (place / "train" / OUT).rename(place / "whole")
-    (place / "kept").mkdir()
-    commands.succeed("prepare", place / DATA, "--out", place / "prepared", "--set", "data.tokenizer=char")
-    commands.succeed("export", place / "whole", place / "exported" / OUT)
-    records = {
-        "train": commands.train_words(place / "train", STEPS),
-        "prepare": ["prepare", str(place / DATA), "--out", str(place / "prepare" / OUT), "--set",
-                    "data.tokenizer=char"],
-        "export": ["export", str(place / "whole"), str(place / "export" / OUT)],
-    }  # fmt: skip
+def training(name: str) -> Operation:
+    """An operation that trains, in more steps."""
+    operation = OPERATIONS[name]
+
+    def words(folder: Path) -> list[str]:
+        return [*operation.words(folder), "--steps", str(STEPS)]
+
+    inputs = tuple(name for name in operation.inputs if not name.endswith(f":{OUT}"))
+    return replace(operation, words=words, inputs=inputs)
+
+
+TRAININGS = {name: training(name) for name in ("train", "parts", "film", "adapter", "teacher")}
+WRITERS = ("prepare", "export", "bpe", "part", "gguf", "onnx", "ctranslate2", "merge", "peft")
+RECORDS = TRAININGS | {name: OPERATIONS[name] for name in WRITERS}
+WEIGHTS = {"train": 6, "parts": 4, "film": 2, "adapter": 1, "teacher": 1}  # others: half
+
+
+def prepare(place: Path, is_short: bool) -> dict[str, Any]:
+    """Record trainings, preparations and exports, and keep every checkpoint of the trainings."""
+    chosen = {name: operation for name, operation in RECORDS.items() if name in possible(is_short)}
+    operations.prepare(place, {name: OPERATIONS[name] for name in chosen})
     lengths = {}
-    for name, words in records.items():
-        watch = Watch(place / name)
-        ended = forks.call(record, watch, words, place / "kept")
+    for name, operation in chosen.items():
+        if name in TRAININGS:
+            (folder := place / "whole" / name).mkdir(parents=True)
+            operation.set_up(place, folder)
+            ended = operation.run(place, folder)
+            assert ended.status == 0, ended.errors
+        (folder := place / "recorded" / name).mkdir(parents=True)
+        operation.set_up(place, folder)
+        watch = Watch(folder)
+        ended = forks.call(record, watch, operation, place, place / "kept" / name)
         assert ended.status == 0, ended.errors
         lengths[name] = len(watch.read().effects)
         watch.file.seek(0)
@@ -212,64 +231,72 @@ def prepare(place: Path) -> dict[str, Any]:
     return {"lengths": lengths}
 
 
-def record(watch: Watch, words: list[str], copies: Path) -> None:
-    """Run a command under the watch; mark each checkpoint that is saved, and keep a copy of it."""
-    save = Trainer.save
+def record(watch: Watch, operation: Operation, place: Path, copies: Path) -> None:
+    """Run an operation under the watch; mark each checkpoint that is saved, and keep a copy of it."""
+    commit = checkpoints.commit
 
-    def save_and_mark(trainer: Trainer) -> None:
-        save(trainer)
-        mark(f"saved {trainer.step}")
-        path = trainer.folder / "checkpoints" / f"step-{trainer.step}"
+    def commit_and_mark(*args: Any) -> Path:
+        path = commit(*args)
+        mark(f"saved {path.name.removeprefix('step-')}")
         shutil.copytree(path, copies / path.name, dirs_exist_ok=True)
+        return path
 
-    trainer: Any = Trainer
-    trainer.save = save_and_mark
-    spoilt(watch, words, "", 0)
+    module: Any = checkpoints
+    module.commit = commit_and_mark
+    spoilt(watch, operation, place, "", 0)
 
 
 def attack(context: Context, number: int) -> Outcome:
     rng = random.Random(f"{context.seed} {number}")
-    name = rng.choices(("train", "prepare", "export"), (8, 1, 1))[0]
-    watch = Watch(context.place / name)
+    names = list(context.shared["lengths"])
+    (name,) = rng.choices(names, [WEIGHTS.get(name, 0.5) for name in names])
+    operation, watch = RECORDS[name], Watch(context.place / "recorded" / name)
     with (context.place / f"{name}.trace").open("rb") as file:
         shutil.copyfileobj(file, watch.file)
     effects = watch.read().effects
     cut, luck = rng.randrange(len(effects) + 1), rng.choice(LUCK)
-    disk = Disk(str(context.place / name))
+    disk = Disk(str(watch.folder))
+    for source, _, to in (there.partition(":") for there in operation.inputs):
+        if (context.place / source).is_dir():
+            disk.add_folder(to or source)
     for effect in effects[:cut]:
         disk.replay(effect)
     folder = Path.cwd()
     disk.cut(folder, rng, luck)
+    operation.set_up(context.place, folder)
     last = f"{effects[cut - 1].name} {Path(effects[cut - 1].path).name}" if cut else "the start"
+    where = f"{name}: cut after change {cut}, {last}, {luck}"
     try:
-        end = CHECKS[name](context, folder, disk.marks)
+        if name not in TRAININGS:
+            operation.check_failed(operation, context.place, folder, {})
+            return Outcome("complete" if visible(folder / operation.out) else "absent")
+        end = check_run(context.place / "kept" / name, folder, disk.marks)
     except AssertionError as e:
-        return Outcome(
-            "fault", f"{name}: cut after change {cut}, {last}, {luck}: {' '.join(str(e).split())[:600]}"
-        )
-    if name == "train" and rng.randrange(RESUMED) == 0:
-        shutil.copy(context.place / DATA, folder)
-        again = commands.regard(*commands.train_words(folder, STEPS, resume=True))
+        return Outcome("fault", f"{where}: {' '.join(str(e).split())[:600]}")
+    if rng.randrange(RESUMED) == 0:
+        again = operation.run(context.place, folder)
         complaint = again.complaint(0) or again.message
         if not disk.marks and "left from an interrupted command" in complaint:
             return Outcome("a draft without a lock is left to the user")
         if complaint:
-            return Outcome("fault", f"train: cut after change {cut}, {last}, {luck}: resuming: {complaint}")
-        check_resumed(context.place / "whole", folder / OUT)
+            return Outcome("fault", f"{where}: resuming: {complaint}")
+        check_resumed(context.place / "whole" / name / OUT, folder / OUT)
         end = "resumed to the same end"
     return Outcome(end)
 
 
-def check_run(context: Context, folder: Path, marks: list[str]) -> str:
+def check_run(copies: Path, folder: Path, marks: list[str]) -> str:
     saved = max((int(text.split()[1]) for text in marks), default=0)
     path, _ = checkpoints.newest(folder / OUT / "checkpoints")
     newest = int(path.name[5:]) if path else 0
     assert newest >= saved, f"step {saved} was saved, and {newest} is left: {sorted(tree(folder))}"
     if path is None:
         return "nothing was saved yet"
-    assert tree(path) == tree(context.place / "kept" / path.name), f"{path.name} differs"
+    assert tree(path) == tree(copies / path.name), f"{path.name} differs"
     checkpoints.load(path)
-    assert saved == 0 or (folder / OUT / "model.safetensors").exists(), "no weights beside the checkpoints"
+    for step in film_steps(folder / OUT):
+        read_tensors(frame_path(folder / OUT, step))
+    assert saved == 0 or published(folder / OUT).exists(), "no weights beside the checkpoints"
     return "the last one saved" if newest == saved else "one that was being saved"
 
 
@@ -277,16 +304,3 @@ def check_resumed(reference: Path, out: Path) -> None:
     for path in out.rglob("*.damaged*"):
         shutil.rmtree(path)
     check_same_run(reference, out)
-
-
-def check_folder(name: str) -> Any:
-    def check(context: Context, folder: Path, marks: list[str]) -> str:
-        out = folder / OUT
-        there = {n: d for n, d in tree(out).items() if not n.startswith(".")} if out.exists() else {}
-        assert not there or there == tree(context.place / name), f"half of it: {sorted(there)}"
-        return "complete" if there else "absent"
-
-    return check
-
-
-CHECKS = {"train": check_run, "prepare": check_folder("prepared"), "export": check_folder(f"exported/{OUT}")}

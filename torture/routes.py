@@ -52,7 +52,7 @@ VERBS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "g
 SERVERS: dict[str, Any] = {}  # of this process: the server, what a trace consists of, and an answer
 
 
-def prepare(place: Path) -> dict[str, Any]:
+def prepare(place: Path, is_short: bool) -> dict[str, Any]:
     make_models(place)
     return {"count": 1000 // REQUESTS * len(OPERATIONS)}
 

@@ -146,6 +146,20 @@ static ssize_t written(int file, const void *data, size_t size, long at) {
     return done;
 }
 ssize_t write(int file, const void *data, size_t size) { return written(file, data, size, -1); }
+/* numpy's tofile: libc would write from its buffer by a call of its own. Nothing stays in that buffer here. */
+size_t fwrite(const void *data, size_t size, size_t n, FILE *stream) {
+    REAL(size_t, fwrite, const void *, size_t, size_t, FILE *);
+    char path[PATH_MAX];
+    size_t done = 0;
+    if (!size || !n || !locate(fileno(stream), NULL, path) || fflush(stream)) return real(data, size, n, stream);
+    while (done < size * n) {
+        ssize_t now = write(fileno(stream), (const char *)data + done, size * n - done);
+        if (now < 0) break;
+        done += now;
+    }
+    fseeko(stream, lseek(fileno(stream), 0, SEEK_CUR), SEEK_SET);
+    return done / size;
+}
 ssize_t pwrite64(int file, const void *data, size_t size, off64_t at) {
     char path[PATH_MAX];
     if (!locate(file, NULL, path)) return syscall(SYS_pwrite64, file, data, size, at);

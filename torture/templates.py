@@ -17,7 +17,7 @@ TALK = [{"role": "user", "content": "Hi there"}, {"role": "assistant", "content"
 TEXTS = ["a" * 3000, "ab " * 1000, "abc", " " * 3000, "é\n1"]
 
 
-def prepare(place: Path) -> dict[str, Any]:
+def prepare(place: Path, is_short: bool) -> dict[str, Any]:
     return {}
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.convert.export import ExportRequest, import_extra, write_tokenizers
+from regard.convert.export import ExportRequest, import_extra, load_by, write_tokenizers
 from regard.convert.huggingface.family import require_settings
 from regard.convert.model_card import ctranslate2_card
 from regard.core.attention import Attention
@@ -326,7 +326,7 @@ def translate(
     names = token_names(request.tokenizer, config.vocab)
     targets = token_names(request.target_tokenizer or request.tokenizer, output_vocab(config))
     ids = {name: id for id, name in enumerate(targets)}
-    results = engine.Translator(str(folder), **ON_CPU).translate_batch(
+    results = load_by(engine.Translator, folder, **ON_CPU).translate_batch(
         [[names[id] for id in text] for text in texts],
         beam_size=1,
         min_decoding_length=0,
@@ -341,7 +341,7 @@ def write(
     """The engine's greedy continuations of encoded texts."""
     names = token_names(request.tokenizer, request.model.config.vocab)
     end = [names[id] for id in request.ends] or (names[request.end] if request.end is not None else "")
-    results = engine.Generator(str(folder), **ON_CPU).generate_batch(
+    results = load_by(engine.Generator, folder, **ON_CPU).generate_batch(
         [[names[id] for id in text] for text in texts],
         sampling_topk=1,
         max_length=new_tokens,
@@ -367,7 +367,7 @@ def is_tie(
 def check_vectors(engine: Any, folder: Path, stack: StackParts, request: ExportRequest) -> str:
     """Raise UserError if the engine's hidden states differ from the model's."""
     assert stack.encode is not None
-    encoder, largest = engine.Encoder(str(folder), **ON_CPU), 0.0
+    encoder, largest = load_by(engine.Encoder, folder, **ON_CPU), 0.0
     for text in request.samples:
         ids = list(text[: request.model.config.context])
         y = np.array(encoder.forward_batch([ids]).last_hidden_state)

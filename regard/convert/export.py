@@ -1,6 +1,6 @@
 """The request for an export, and functions that all export formats share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +10,7 @@ from regard.convert.huggingface.files import TARGET_TOKENIZER, TOKENIZER
 from regard.convert.huggingface.tokenizer_json import add_template, special_token_ids
 from regard.convert.model_card import CardFacts
 from regard.describe.export import ExportedModel
-from regard.errors import UserError
+from regard.errors import UserError, first_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,17 @@ def import_extra(extra: str, package: str | None = None) -> Any:
         return import_module(package or extra)
     except ImportError:
         raise UserError(f'--to {extra} needs more packages: pip install "regard[{extra}]"') from None
+
+
+def load_by(engine: Callable[..., Any], path: Path, *args: Any, **options: Any) -> Any:
+    """Load what was written by the engine of another program, to check it."""
+    try:
+        return engine(str(path), *args, **options)
+    except (
+        Exception
+    ) as error:  # engines have kinds of errors of their own, also for a file that can't be read
+        name = engine.__module__.partition(".")[0]
+        raise UserError(f"{path}: {name} can't load it ({first_line(error)}); nothing was kept") from None
 
 
 def write_tokenizers(folder: Path, request: ExportRequest) -> None:

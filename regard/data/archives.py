@@ -1,5 +1,6 @@
 """Files in a .zip, under the path ARCHIVE.zip/MEMBER; nothing is unpacked on the disk."""
 
+import errno
 import io
 import os
 import stat
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from regard.vision.decoding import ImageSource
 
 SUFFIX = ".zip"
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 MAX_MEMBERS = 2_000_000
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # before the bytes of a member: signature, lengths of name and extra
 METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}  # methods that are not read
@@ -45,13 +47,31 @@ class Archive:
 # Paths
 
 
+def find_mode(path: str) -> int | None:
+    """Return the mode of what has this path on the disk, or None if nothing has. Raise the error if that
+    cannot be determined, where `os.path.isfile` returns False."""
+    try:
+        return os.stat(path).st_mode
+    except ValueError:  # a zero byte
+        return None
+    except OSError as error:
+        if error.errno in ABSENT:
+            return None
+        raise
+
+
+def on_disk(path: str) -> bool:
+    mode = find_mode(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
 def split_path(path: str) -> tuple[str, str] | None:
     """Return the archive and the name in it ("" for all of it); None if a path is not in an archive."""
     path = str(path)
     end = path.lower().find(SUFFIX)
     while end >= 0:
         end += len(SUFFIX)
-        if path[end : end + 1] in ("", "/", os.sep) and os.path.isfile(path[:end]):
+        if path[end : end + 1] in ("", "/", os.sep) and on_disk(path[:end]):
             return path[:end], path[end + 1 :].replace(os.sep, "/").strip("/")
         end = path.lower().find(SUFFIX, end)
     return None
@@ -60,27 +80,28 @@ def split_path(path: str) -> tuple[str, str] | None:
 def is_file(path: str) -> bool:
     """Return whether a path is a file that can be read, on the disk or in an archive."""
     place = split_path(path)
-    return os.path.isfile(path) if place is None else place[1] in read_archive(place[0]).members
+    return on_disk(path) if place is None else place[1] in read_archive(place[0]).members
 
 
 def is_folder(path: str) -> bool:
     """Return whether a path is a folder on the disk, an archive, or a folder in one."""
     place = split_path(path)
     if place is None:
-        return os.path.isdir(path)
+        mode = find_mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
     archive, name = place
     return not name or any(member.startswith(f"{name}/") for member in read_archive(archive).members)
 
 
 def path_exists(path: str) -> bool:
-    return os.path.exists(path) or is_file(path) or is_folder(path)
+    return find_mode(path) is not None or is_file(path) or is_folder(path)
 
 
 def file_size(path: str) -> int:
     """Return the size of a file in bytes, unpacked if it is in an archive; 0 if it is not a file."""
     place = split_path(path)
     if place is None:
-        return os.path.getsize(path) if os.path.isfile(path) else 0
+        return os.path.getsize(path) if on_disk(path) else 0
     member = read_archive(place[0]).members.get(place[1])
     return 0 if member is None else member.size
 

@@ -55,11 +55,11 @@ def remember(file: Path) -> dict[str, str]:
     return {path: digest for path, (_, digest) in digests.items()}
 
 
-def write(file: Path, digests: Iterable[tuple[str, str]]) -> None:
-    """Write the SHA-256 and the status of each of these paths."""
+def write(file: Path, digests: Iterable[tuple[str, str]], like: Path | None = None) -> None:
+    """Write the SHA-256 and the status of each of these paths; a new file gets the mode of `like`."""
     unknown: Status = (-1, -1, -1, -1)
     rows = []
     for path, digest in digests:
         status, known = _known.get(path, (unknown, digest))
         rows.append([path, *(status if known == digest else unknown), digest])
-    atomic.write_text(file, "[" + ",\n".join(json.dumps(row) for row in rows) + "]\n")
+    atomic.write_text(file, "[" + ",\n".join(json.dumps(row) for row in rows) + "]\n", like)

@@ -33,7 +33,7 @@ from regard.data.splitting import use_splits
 from regard.data.streams import Stream
 from regard.draw.terminal import progress
 from regard.errors import UserError, first_line, os_reason
-from regard.files.atomic import atomic_folder, write_text
+from regard.files.atomic import atomic_folder, is_missing, write_text
 from regard.files.regular import check_name
 from regard.files.untrusted import parse_json, read_json, read_text
 from regard.text.tokenizer import Tokenizer
@@ -219,12 +219,12 @@ def prepare(
         if is_prepared(inputs):
             raise UserError(f"{inputs[0]}: prepared already; give the texts")
     try:
+        if part and (earlier := finished_part(out, target, paths, valid_paths, config, part)):
+            print(f"{target}: prepared already; delete it to prepare it again", file=sys.stderr)
+            report_parts(out, part[1])
+            return earlier
         with atomic_folder(target, "--out") as draft, read_together(config) as reading:
-            valid_paths = fetch(list(valid_paths))
-            paths, valid_paths = use_splits(
-                list(paths) if part else fetch(list(paths)), valid_paths, has_classes=False
-            )
-            own, first, request = divide_files(paths, valid_paths, config, part)
+            own, first, request, valid_paths = choose_files(paths, valid_paths, config, part)
             if own != first:  # they are part of the first part
                 config, valid_paths = replace(config, holdout=0 if valid_paths else config.holdout), ()
             valid = reiterable_chunks(valid_paths) if valid_paths else None
@@ -233,19 +233,47 @@ def prepare(
             with progress("bytes prepared", text_size([*own, *valid_paths])) as advance:
                 tokenizer = tokenizer_for(texts_to_learn_from(learnable), config, specials)
                 about = _write_shards(parts, tokenizer, draft, shard, advance, request)
-        missing = join_parts(out, part[1]) if part else 0
+        for note in describe_guesses(reading):
+            print(note, file=sys.stderr)
+        train, valid_tokens = about["train"]["tokens"], about["valid"]["tokens"]
+        print(f"prepared {train:,} tokens for training and {valid_tokens:,} held out", file=sys.stderr)
+        if part:
+            report_parts(out, part[1])
     except OSError as error:  # errors of reading are already UserErrors
         raise UserError(
             f"{out}: cannot be written ({os_reason(error)}); free space or choose another folder"
         ) from None
-    for note in describe_guesses(reading):
-        print(note, file=sys.stderr)
-    train, valid_tokens = about["train"]["tokens"], about["valid"]["tokens"]
-    print(f"prepared {train:,} tokens for training and {valid_tokens:,} held out", file=sys.stderr)
-    if part:
-        rest = f"{missing} of {part[1]} parts are missing" if missing else f"all {part[1]} parts are joined"
-        print(f"{out}: {rest}", file=sys.stderr)
     return about
+
+
+def choose_files(
+    paths: Sequence[str], valid_paths: Sequence[str], config: DataConfig, part: Part | None
+) -> tuple[Sequence[str], Sequence[str], dict[str, str], Sequence[str]]:
+    """Return what `divide_files` does, and the files to validate on; remote ones are copied first."""
+    valid_paths = fetch(list(valid_paths))
+    paths = list(paths) if part else fetch(list(paths))
+    paths, valid_paths = use_splits(paths, valid_paths, has_classes=False)
+    return *divide_files(paths, valid_paths, config, part), valid_paths
+
+
+def finished_part(
+    out: Path, target: Path, paths: Sequence[str], valid_paths: Sequence[str], config: DataConfig, part: Part
+) -> dict[str, Any] | None:
+    """Return the index of a part that is there, of the same files and settings, if parts are not joined yet:
+    the process that wrote it may have ended before that."""
+    if is_missing(target / INDEX) or not is_missing(out / INDEX):
+        return None
+    with read_together(config):
+        _, _, request, _ = choose_files(paths, valid_paths, config, part)
+    about = read_json(target / INDEX, limit=MAX_INDEX)
+    return about if request.items() <= about.items() else None
+
+
+def report_parts(out: Path, count: int) -> None:
+    """Join the parts if all are there, and print how many are missing."""
+    missing = join_parts(out, count)
+    rest = f"{missing} of {count} parts are missing" if missing else f"all {count} parts are joined"
+    print(f"{out}: {rest}", file=sys.stderr)
 
 
 def divide_files(

@@ -98,8 +98,8 @@ def name_errors(path: Path) -> Iterator[None]:
         raise
 
 
-def write_text(path: Path, text: str) -> None:
-    with atomic_file(path) as partial:
+def write_text(path: Path, text: str, like: Path | None = None) -> None:
+    with atomic_file(path, like) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
@@ -288,9 +288,13 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def flush_tree(folder: Path) -> None:
     """Write everything in a folder to the disk."""
-    for parent, _, names in os.walk(folder, topdown=False):
+    for parent, _, names in os.walk(folder, topdown=False, onerror=_raise):
         for name in names:
             flush(Path(parent, name))
         flush(Path(parent))

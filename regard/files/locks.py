@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from regard.errors import UserError, os_reason
+from regard.files.regular import list_matching
 
 LOCK = ".regard.lock"  # other processes of the same run have -RANK behind it
 OWNER = re.compile(r"pid (\d{1,20}) on (\S{1,255}), since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n")
@@ -38,7 +39,7 @@ def lock_folder(folder: Path, argument: str, rank: int = 0, name: Path | None = 
         handle, left_by = _acquire(folder / file, name, advice)
         keep_file = bool(left_by)  # if another process of that run is alive
         try:
-            for other in () if rank else sorted(folder.glob(f"{LOCK}-*")):
+            for other in () if rank else list_matching(folder, f"{LOCK}-*"):
                 release(_acquire(other, name, advice)[0])
                 other.unlink()
             keep_file = False

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from fnmatch import filter as matching_names
 from pathlib import Path
 
 from regard.errors import UserError
@@ -24,6 +25,18 @@ def check_name(path: str | Path) -> None:
         raise UserError(
             f"{str(path)!a}: the name is not UTF-8; rename it"
         ) from None  # ASCII: it can be printed
+
+
+def list_matching(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder whose names match, in order; none if the folder is missing.
+
+    `Path.glob` takes a folder that can't be read for an empty one; here the error is raised.
+    """
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [folder / name for name in sorted(matching_names(names, pattern))]
 
 
 def regular_stat(path: str | Path) -> os.stat_result:

@@ -10,6 +10,7 @@ from regard.convert.huggingface.hub import HUB, download
 from regard.convert.huggingface.peft import adapter_config, read_adapter
 from regard.data.digests import file_sha256
 from regard.errors import UserError
+from regard.files.regular import list_matching
 from regard.files.untrusted import read_json, write_json
 from regard.quantize.model import dequantize_model
 from regard.runs.layout import BASE
@@ -34,7 +35,7 @@ def digest_base(base: str) -> dict[str, str]:
 def digest_weights(model: str) -> dict[str, str]:
     """The SHA-256 of each weight file of a model."""
     path = find_path(model)
-    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    files = [path] if path.is_file() else list_matching(path, "*.safetensors")
     return {file.name: file_sha256(file) for file in files}
 
 

@@ -90,10 +90,10 @@ def commit(partial: Path, state: dict[str, Any], digests: dict[str, str]) -> Pat
 
     A checkpoint of the same step, which `begin` allowed to be replaced, is removed.
     """
-    number = 1 if MODEL in digests else FORMAT
-    atomic.write_text(partial / STATE, json.dumps({"format": number} | state, indent=1) + "\n")
+    number, like = 1 if MODEL in digests else FORMAT, published(partial.parents[1])
+    atomic.write_text(partial / STATE, json.dumps({"format": number} | state, indent=1) + "\n", like)
     digests = digests | {STATE: file_sha256(partial / STATE)}
-    atomic.write_text(partial / MANIFEST, write_manifest(digests))
+    atomic.write_text(partial / MANIFEST, write_manifest(digests), like)
     path = partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
     replaced = path.with_name(f".{path.name}.replaced.partial")
     if is_ours(path):

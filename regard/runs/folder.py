@@ -13,6 +13,7 @@ from regard.convert.huggingface.tokenizer_json import tokenizer_config
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.atomic import Draft, new_folder
+from regard.files.regular import list_matching
 from regard.files.untrusted import read_json
 from regard.runs import recipe
 from regard.runs.checkpoints import steps
@@ -88,7 +89,11 @@ def write_model_files(
 def discard_unsaved(folder: Path) -> None:
     """Remove the files of `publish` and the trainer, unless there are weights, checkpoints or teachers'
     answers, which took time to make."""
-    if not atomic.is_missing(published(folder)) or steps(folder / CHECKPOINTS) or any(folder.glob(ANSWERS)):
+    if (
+        not atomic.is_missing(published(folder))
+        or steps(folder / CHECKPOINTS)
+        or list_matching(folder, ANSWERS)
+    ):
         return
     written = (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, FOLDS, TENSORBOARD, WANDB)
     for name in (*written, TEMPLATE, TOKENIZER_CONFIG, BASE, ORIGINS, ADAPTER_CONFIG, FILM):

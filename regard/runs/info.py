@@ -14,7 +14,7 @@ from regard.convert.huggingface.identify import identify_task
 from regard.convert.huggingface.sentence_transformers import MODULES, read_modules
 from regard.errors import UserError
 from regard.files.header import DTYPES, Header, read_header
-from regard.files.regular import regular_stat
+from regard.files.regular import list_matching, regular_stat
 from regard.files.untrusted import read_json
 from regard.runs import recipe
 from regard.runs.layout import (
@@ -126,7 +126,7 @@ def describe_checkpoint(path: Path, step: int) -> Facts:
     facts = describe_run(path.absolute().parents[1])
     state = read_json(path / STATE)
     last = state.get("best") if isinstance(state.get("best"), dict) else {}
-    parts = sorted(path.glob("model-*.safetensors"))
+    parts = list_matching(path, "model-*.safetensors")
     return facts | {
         "format": "checkpoint",
         **describe_weights([read_header(file) for file in parts or [path / WEIGHTS]]),

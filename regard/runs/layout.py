@@ -43,6 +43,11 @@ def published(folder: Path) -> Path:
     return folder / (WEIGHTS if atomic.is_missing(folder / BASE) else ADAPTER)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file of a run; a new one is as private as the run's weights."""
+    atomic.write_text(path, text, like=published(path.parent))
+
+
 def check_files(folder: Path) -> None:
     """Raise UserError if the log can't be read, or a folder has the name of a file that training writes."""
     read_lines(folder / LOG)

@@ -6,6 +6,7 @@
 import json
 import math
 import os
+import secrets
 import sys
 import threading
 import time
@@ -45,8 +46,12 @@ class Training:
 
     def __init__(self, send: Callable[[Json], None]):
         self.send = send
+        self.token = secrets.token_urlsafe(16)  # for requests to it; only the printed address has it
         self.state: Json = {"paused": False, "rate": 1.0, "ended": False}
         self.on_end: Callable[[], None] = lambda: None
+
+    def allows(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(), self.token.encode())
 
     def follow(self, lines: IO[bytes]) -> None:
         """Read the progress of the training until it ends."""
@@ -74,7 +79,12 @@ class LiveRoutes(PageRoutes):
         return self.sessions.sessions.get(request.query_params.get("trace", ""), self.first)
 
     async def control(self, request: Request) -> Response:
-        """Pause or continue the training, or change its learning rate."""
+        """Pause or continue the training, or change its learning rate. Other users of the machine, who can
+        reach the page, have no token."""
+        if not self.training.allows(request.headers.get("x-token", "")):
+            raise APIError(
+                403, "the token is missing; open the page by the address that the training printed"
+            )
         body = await self.read_object(request)
         pause, rate = body.get("pause"), body.get("rate")
         if self.training.state["ended"]:
@@ -147,7 +157,7 @@ def main() -> None:
     try:
         app = live_app(Path(folder), rest[0] if rest else None, training)
         listener = bind_socket(PORT)
-        send({"url": f"http://127.0.0.1:{listener.getsockname()[1]}/#follow=1"})
+        send({"url": f"http://127.0.0.1:{listener.getsockname()[1]}/#follow=1&control={training.token}"})
         uvicorn.Server(uvicorn_config(app)).run([listener])
     except Exception as error:
         send({"problem": str(error) if isinstance(error, UserError) else first_line(error)})

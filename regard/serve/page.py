@@ -71,7 +71,7 @@ class PageRoutes:
         self.names = list(names or map(model_name, (model, *compared_models)))  # of all models
         self.model, self.first, self.compared_models = model, first, compared_models
         self.sessions = SessionStore(first)
-        self.exclusive = ExclusiveThreads(step_timeout)  # hooks on a model belong to one trace at a time
+        self.exclusive = ExclusiveThreads(step_timeout)  # one at a time; what hangs is given up
         self.heavy = ThreadPoolExecutor(HEAVY, "page")
         self.checkpoint: tuple[int, Model] | None = None  # the latest step that was loaded
         self.files = {path.name: path.read_bytes() for path in PAGE_FOLDER.iterdir() if path.is_file()}

@@ -223,8 +223,8 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def preview(self, model: ModelT, data: DataT, seed: int) -> str:
         """A few inputs and the model's answers, shown while training."""
 
-    def finish(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write the files that a finished run has besides the model."""
+    def finish(self, folder: Path, weights: Mapping[str, Tensor], like: Path | None = None) -> None:
+        """Write the files that a finished run has besides the model; new ones get the mode of `like`."""
 
     # Answers
 

@@ -105,23 +105,24 @@ class Vectors:
         """The words that are to c as b is to a."""
         return self.nearest(f"{b} - {a} + {c}", k)
 
-    def save(self, path: str | Path, binary: bool = False) -> None:
+    def save(self, path: str | Path, binary: bool = False, like: Path | None = None) -> None:
         """Write word2vec's format, as text or binary: the number of words and their width, then each word
-        with its numbers. It is compressed if the name ends with .gz."""
+        with its numbers. It is compressed if the name ends with .gz. A new file gets the mode of `like`."""
         path, D = Path(path), self.matrix.shape[1]
         compressed, numbers = path.suffix.lower() == ".gz", f" %.{DIGITS}g" * D
-        with atomic.atomic_file(path) as partial, (gzip.open if compressed else open)(partial, "wb") as file:
+        opened = gzip.open if compressed else open
+        with atomic.atomic_file(path, like) as partial, opened(partial, "wb") as file:
             file.write(f"{len(self)} {D}\n".encode())
             for word, row in zip(self.words, self.matrix.cpu().numpy().astype("<f4"), strict=True):
                 content = b" " + row.tobytes() if binary else (numbers % tuple(row.tolist())).encode()
                 file.write(word.encode() + content + b"\n")
 
-    def map(self, path: str | Path, count: int = ON_MAP) -> None:
+    def map(self, path: str | Path, count: int = ON_MAP, like: Path | None = None) -> None:
         """Draw the most frequent words in the plane as SVG; similar words are close together."""
         rows = [row for row, word in enumerate(self.words) if any(map(str.isalpha, word))][:count]
         places = tsne(self.unit[rows].cpu())
         figure = WordMap([self.words[row] for row in rows], places.numpy())
-        atomic.write_text(Path(path), draw(figure).svg())
+        atomic.write_text(Path(path), draw(figure).svg(), like)
 
 
 class TextModel(Protocol):

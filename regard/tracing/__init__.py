@@ -51,7 +51,7 @@ import torch
 from regard.decode.ensemble import Ensemble
 from regard.describe.records import REASONS
 from regard.describe.settings import output_vocab
-from regard.describe.watch import evaluating
+from regard.describe.watch import evaluating, exclusive
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tracing.limits import check_size
@@ -87,7 +87,7 @@ def trace(
     if not steps:
         return trace_input(model, inputs, layers)
     check_single(model)
-    with evaluating(model.model), torch.no_grad():
+    with exclusive(model.model), evaluating(model.model), torch.no_grad():
         return trace_steps(model, inputs, layers, **options)
 
 
@@ -97,7 +97,7 @@ def trace_input(
     """Trace a model's run on an input that is already a text or an image, never a path; raise UserError if
     the trace would have more than `max_numbers` numbers."""
     check_single(model)
-    with evaluating(model.model), torch.no_grad():
+    with exclusive(model.model), evaluating(model.model), torch.no_grad():
         reading = read_input(model, inputs)
         assert reading.run is not None
         lengths = {side: len(tokens) for side, tokens in reading.tokens.items()}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.core.attention import combine_masks
 from regard.describe.cells import EditedCells, gate_values
 from regard.describe.values import Description
-from regard.describe.watch import Record, evaluating, watch
+from regard.describe.watch import Record, evaluating, exclusive, watch
 from regard.errors import UserError, suggest
 from regard.runs.model import Model
 from regard.tracing.names import attention_sides
@@ -48,10 +48,13 @@ def change(
     name: `out`, `norm`, `up`, `embed`.
     silence: attentions, and the heads of each whose output is set to 0.
     hide: positions of tokens that nothing may attend to: of the source, if there is one.
+
+    Inside, other threads wait before they trace or change the model. Those that only use it get the change.
     """
-    places = changeable(model.model)
-    attentions = Description().of(model.model).attentions
     with ExitStack() as stack:
+        stack.enter_context(exclusive(model.model))
+        places = changeable(model.model)
+        attentions = Description().of(model.model).attentions
         for name, value in (values or {}).items():
             if name not in places:
                 raise UserError(f"{name} can't be changed; {suggest(name, places)}")
@@ -257,7 +260,7 @@ def rank_heads(model: Model, inputs: Any) -> list[Effect]:
 def measure_heads(model: Model, inputs: Any) -> Iterator[Effect]:
     """The effect of silencing each head, one after another."""
     module = model.model
-    with evaluating(module), torch.no_grad():
+    with exclusive(module), evaluating(module), torch.no_grad():
         reading = read_input(model, inputs)
         assert reading.run is not None
         outputs = name_outputs(model, reading, reading.run())
@@ -267,16 +270,16 @@ def measure_heads(model: Model, inputs: Any) -> Iterator[Effect]:
             )
         rows = answer_rows(model, reading.ids.get("text", []), outputs["logits"])
         before = log_probabilities(outputs["logits"], rows)
-        answer = before.argmax(-1)
-        if "written" in reading.ids:
-            answer = torch.tensor(reading.ids["written"], device=before.device)
-        for name, m in Description().of(module).attentions.items():
-            for head in range(getattr(m, "heads", 1)):
-                with change(model, silence={name: [head]}):
-                    after = log_probabilities(reading.run().detach()[0], rows)
-                kl = (before.exp() * (before - after)).sum(-1).mean()
-                gain = (after - before).gather(-1, answer[:, None]).mean()
-                yield Effect(name, head, float(kl), float(gain))
+    answer = before.argmax(-1)
+    if "written" in reading.ids:
+        answer = torch.tensor(reading.ids["written"], device=before.device)
+    for name, m in Description().of(module).attentions.items():
+        for head in range(getattr(m, "heads", 1)):
+            with change(model, silence={name: [head]}), evaluating(module), torch.no_grad():
+                after = log_probabilities(reading.run().detach()[0], rows)
+            kl = (before.exp() * (before - after)).sum(-1).mean()
+            gain = (after - before).gather(-1, answer[:, None]).mean()
+            yield Effect(name, head, float(kl), float(gain))
 
 
 def answer_rows(model: Model, ids: list[int], logits: Tensor) -> list[int]:

@@ -41,7 +41,7 @@ def jacobians(model: Model, text: str) -> Tensor:
         raise UserError(
             "Jacobians by distance are measured of models that write; train one with the recipe write"
         )
-    with evaluating(module), torch.enable_grad(), watch(module):  # watched: the readable attention
+    with watch(module), evaluating(module), torch.enable_grad():  # watched: the readable attention
         run = read_input(model, text).run
         assert run is not None
         if stacks := stacks_of(module):

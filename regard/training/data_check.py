@@ -11,7 +11,7 @@ from pathlib import Path
 
 from regard.data import Corpus, digests
 from regard.errors import UserError
-from regard.runs.layout import DIGESTS
+from regard.runs.layout import DIGESTS, published
 from regard.training import distributed
 
 Fingerprint = dict[str, str]  # of "train" and "valid"
@@ -57,7 +57,7 @@ class DataCheck:
     def save(self) -> None:
         """Write the SHA-256 of the files to the run folder, if they are missing there."""
         if self.digests != self.earlier:
-            digests.write(self.folder / DIGESTS, self.digests.items())
+            digests.write(self.folder / DIGESTS, self.digests.items(), like=published(self.folder))
             self.earlier = self.digests
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from regard.data.reading import ReadConfig
 from regard.errors import UserError
 from regard.files import atomic
+from regard.files.regular import list_matching
 from regard.files.untrusted import read_json
 from regard.runs.layout import LOG, RECIPE, read_log
 from regard.runs.recipe import Sections
@@ -139,7 +140,7 @@ def remove_folds(job: Job) -> None:
     folder = folds_folder(job)
     if distributed.RANK or not folder.is_dir():
         return
-    for file in folder.glob("*.json"):
+    for file in list_matching(folder, "*.json"):
         if file.stem.isdecimal():
             atomic.remove(file.with_suffix(""))  # where it was killed between the two
             atomic.remove(file)

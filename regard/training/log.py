@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from regard.files import atomic
 from regard.runs.checkpoints import name_aside
-from regard.runs.layout import parse_row, read_lines
+from regard.runs.layout import parse_row, read_lines, write_text
 from regard.training.trackers import Name, Tracker, check_installed, open_tracker
 
 
@@ -62,7 +62,7 @@ class Log:
         self.write()
 
     def write(self) -> None:
-        atomic.write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
         if self.file:
             self.file.close()
         self.file = self.path.open("a", encoding="utf-8")

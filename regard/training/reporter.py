@@ -83,7 +83,7 @@ class Reporter:
     def draw_curve(self, best: dict[str, float] | None) -> None:
         if self.log:
             svg = curve_svg(self.log.rows, self.folder.name, best)
-            atomic.write_text(self.folder / run_folder.CURVE, svg)
+            run_folder.write_text(self.folder / run_folder.CURVE, svg)
 
     def flush(self) -> None:
         """Write the log to the disk."""
@@ -106,7 +106,7 @@ class Reporter:
             f"{table}\n"
             f'```\nregard ask {self.folder} "..."\nregard score {self.folder} FILE\n```\n'
         )
-        atomic.write_text(self.folder / run_folder.CARD, card)
+        run_folder.write_text(self.folder / run_folder.CARD, card)
         if state.best:
             summary = evaluation_summary(state.best | {"by": self.task.best_metric})
             self.display.say(f"best valid {summary} at step {state.best['step']}: {self.folder}")

@@ -21,9 +21,11 @@ import torch
 
 from regard.data import Corpus
 from regard.errors import UserError
+from regard.files.atomic import is_missing
+from regard.files.regular import list_matching
 from regard.files.untrusted import parse_json
 from regard.runs.ensemble import ensemble
-from regard.runs.layout import ANSWERS
+from regard.runs.layout import ANSWERS, write_text
 from regard.runs.load import load
 from regard.runs.model import Model
 from regard.tasks import TASKS, Task
@@ -118,7 +120,10 @@ def answer_sources(
     """Write the answers to these sources to this process's file, as many as fit into the seconds."""
     mine, began, done = distributed.local_rows(rows), time.monotonic(), 0
     size = AT_ONCE if limit == math.inf else FIRST
-    with (folder / ANSWERS.replace("*", str(distributed.RANK))).open("a", encoding="utf-8") as file:
+    path = folder / ANSWERS.replace("*", str(distributed.RANK))
+    if is_missing(path):
+        write_text(path, "")
+    with path.open("a", encoding="utf-8") as file:
         file.write("\n")  # ends a line that a killed process left incomplete
         while done < len(mine) and (since := time.monotonic()) - began < limit:
             part = mine[done : done + size]
@@ -143,7 +148,7 @@ def read_answers(folder: Path, sources: Sequence[str]) -> dict[int, str]:
     lines are left out. Earlier versions did not write the sources."""
     return {
         entry["row"]: entry["answer"]
-        for path in sorted(folder.glob(ANSWERS))
+        for path in list_matching(folder, ANSWERS)
         for entry in read_entries(path)
         if entry["row"] < len(sources) and entry["source"] in (None, source_digest(sources[entry["row"]]))
     }
@@ -155,7 +160,10 @@ def source_digest(source: str) -> str:
 
 def read_seconds(folder: Path) -> float:
     """The time in which the teachers answered; processes work at the same time."""
-    return max((sum(e["seconds"] for e in read_entries(path)) for path in folder.glob(ANSWERS)), default=0.0)
+    return max(
+        (sum(e["seconds"] for e in read_entries(path)) for path in list_matching(folder, ANSWERS)),
+        default=0.0,
+    )
 
 
 def read_entries(path: Path) -> Iterator[dict[str, Any]]:

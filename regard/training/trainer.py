@@ -200,7 +200,8 @@ class Trainer:
         if self.live is not None:
             self.live.finish(self)
         if distributed.RANK == 0:
-            self.task.finish(self.folder, Parts([run_folder.published(self.folder)]))
+            weights = run_folder.published(self.folder)
+            self.task.finish(self.folder, Parts([weights]), like=weights)
             self.reporter.finish(self.state, self.elapsed(), finished)
         distributed.barrier()  # no process leaves before everything is written
 

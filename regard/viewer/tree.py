@@ -80,7 +80,7 @@ def search(model: Model, input: Any, beams: int) -> Tree:
     prompt = task.source_prompt(module, task.split_target(input)[0])
     looks = [m for name, m in trace_names(module) if name.endswith((".cross", ".look"))]
     recorder = Recorder(model, beams, task.end)
-    with evaluating(module), torch.no_grad(), watch(module, looks) as records:
+    with watch(module, looks) as records, evaluating(module), torch.no_grad():
         logits, state = read_rows(module, [prompt.ids], [prompt.source])  # type: ignore[arg-type, list-item]
         recorder.processor = beam_processor(sampling, [prompt.ids])
         (answers,) = beam_search(

@@ -369,7 +369,7 @@ def inner(module: Any) -> Any:
 @torch.inference_mode()
 def watched(module: nn.Module, run: Callable[[], Any]) -> dict[str, np.ndarray]:
     """The weights (L, H, T, S) of the first row of the batch, by part: encoder, decoder, cross or self."""
-    with evaluating(module), watch(module) as records:
+    with watch(module) as records, evaluating(module):
         run()
     parts: dict[str, list[Tensor]] = {}
     for name, calls in records.items():

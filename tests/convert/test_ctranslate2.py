@@ -182,7 +182,15 @@ def test_a_wrong_folder_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patch:
             patch.setattr("regard.convert.ctranslate2.ACTIVATIONS", dict.fromkeys(ACTIVATIONS, "Tanh"))
             user_error(lambda m=ours: export(m, tmp_path / "out", "ctranslate2"), "nothing was kept")
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.specs.ModelSpec, "save", cut)
+            user_error(lambda m=ours: export(m, tmp_path / "out", "ctranslate2"), "ctranslate2 can't load")
         assert not list(tmp_path.iterdir())
+
+
+def cut(spec: Any, folder: str) -> None:
+    """What a disk may leave."""
+    (Path(folder) / "model.bin").write_bytes(b"")
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Zips: the same rows as in the folder that was packed, and errors that name archive and member."""
 
+import errno
 import gzip
 import json
 import random
@@ -45,6 +46,23 @@ def draw(path: Path, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (11, 13, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
+
+
+def test_what_cannot_be_determined_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a corpus notes the sizes of all files: a size of 0 would make it one of other files."""
+    ask = archives.is_file, archives.is_folder, archives.path_exists, archives.file_size
+    (tmp_path / "file").write_text("abc")
+    assert [f(str(tmp_path / "file")) for f in ask] == [True, False, True, 3]
+    for path in (tmp_path / "missing", tmp_path / "file" / "below", tmp_path / ("x" * 999), "a\0b"):
+        assert not any(f(str(path)) for f in ask)
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(archives.os, "stat", fail)
+    for f in ask:
+        with pytest.raises(OSError, match="Input"):
+            f("file")
 
 
 def test_texts(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from helpers.corpora import SPECIALS, ids
 from helpers.errors import user_error
 from regard import cli
-from regard.data import DataConfig, load_corpus, prepare
+from regard.data import DataConfig, load_corpus, prepare, shards
 
 CONFIG = DataConfig(tokenizer="bpe", vocab=300)
 
@@ -45,6 +45,29 @@ def test_parts_are_joined_by_the_last_one(texts, tmp_path, capsys):
     said = corpus.tokenizer.decode(expected)
     assert all(f"the {n} old mill number 0" in said for n in range(7))
     assert index["train"]["bytes"] + index["valid"]["bytes"] == sum(f.stat().st_size for f in texts.iterdir())
+
+
+def test_the_last_one_can_join_the_parts_later(texts, tmp_path, monkeypatch, capsys):
+    """It was ended when its part was complete."""
+    out, other = tmp_path / "out", tmp_path / "other"
+    prepare_parts(texts, other)
+    prepare_parts(texts, out, (1, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "join_parts", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepare_parts(texts, out, (3,))
+    assert not (out / "shards.json").exists()
+    capsys.readouterr()
+    prepare_parts(texts, out, (3,))
+    already, line = capsys.readouterr().err.splitlines()
+    assert str(out / "part-00003-of-00003") in already
+    assert "all 3 parts" in line
+    contents = [sorted(f.read_bytes() for f in at.rglob("*") if f.is_file()) for at in (out, other)]
+    assert contents[0] == contents[1]
+    user_error(lambda: prepare_parts(texts, out, (3,)), "not empty")  # nothing is left to do
+    (out / "shards.json").unlink()
+    (texts / "8.txt").write_text("one more")
+    user_error(lambda: prepare_parts(texts, out, (3,)), "not empty")  # other files
 
 
 def test_validation_texts_are_those_of_all_parts(texts, tmp_path):

@@ -1,5 +1,6 @@
 """What is not a regular file is refused, in one line, before it is opened."""
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -7,9 +8,34 @@ from pathlib import Path
 import pytest
 
 from helpers.errors import user_error
-from regard.files.regular import check_name, regular_stat
+from regard.files.atomic import flush_tree
+from regard.files.regular import check_name, list_matching, regular_stat
 from regard.files.tensors import read_tensors, write_tensors
 from regard.runs import checkpoints
+from regard.runs.adapter import digest_weights
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("b.safetensors", "a.safetensors", "a.json"):
+        (tmp_path / name).write_bytes(b"abc")
+    assert list_matching(tmp_path, "*.safetensors") == [tmp_path / f"{n}.safetensors" for n in "ab"]
+    assert list_matching(tmp_path / "missing", "*") == list_matching(tmp_path / "a.json", "*") == []
+    assert digest_weights(str(tmp_path)).keys() == {"a.safetensors", "b.safetensors"}
+
+    def refuse(path: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
+    for read in (
+        digest_weights,
+        lambda path: list_matching(Path(path), "*"),
+        lambda path: flush_tree(Path(path)),
+    ):
+        with pytest.raises(PermissionError):
+            read(str(tmp_path))
 
 
 def test_only_files_and_links_to_them(tmp_path: Path) -> None:

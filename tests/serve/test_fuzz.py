@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 
 import pytest
@@ -88,11 +89,19 @@ def page(request, models):
 
 @contextmanager
 def serve_live(first):
-    """The page of a session as it is while the model is trained."""
-    routes = LiveRoutes(Training(lambda message: None), first.model, first, 60.0).routes()
-    page = LazyPage(lambda: None, 60.0, Router(routes))
+    """The page of a session as it is while the model is trained, for clients that have its token."""
+    training = Training(lambda message: None)
+    page = LazyPage(lambda: None, 60.0, Router(LiveRoutes(training, first.model, first, 60.0).routes()))
     with run_in_thread(protect_page(page, ServerLimits())) as port:
-        yield Server(port)
+        yield Steering(port, {"X-Token": training.token})
+
+
+@dataclass
+class Steering(Server):
+    headers: dict[str, str]
+
+    def ask(self, path, body=None, headers=None, **query):
+        return super().ask(path, body, self.headers | (headers or {}), **query)
 
 
 def body_with(base, field, value):

@@ -50,7 +50,7 @@ def test_the_page_shows_the_newest_frame_and_at_the_end_the_final_model(folder: 
         training.follow([b'{"paused": false, "rate": 0.5, "ended": true}\n'])  # type: ignore[arg-type]
         progress = json.loads(server.ask("/api/progress", trace=early["id"])[2])
         assert progress["control"] == {"paused": False, "rate": 0.5, "ended": True}
-        server.check_error(409, "has ended", "/api/training", {"pause": True})
+        server.check_error(409, "has ended", "/api/training", {"pause": True}, {"X-Token": training.token})
         final = json.loads(server.ask("/api/trace", {})[2])
         assert final["step"] is None
         _, _, data = server.ask("/api/tensor", trace=final["id"], name="logits")
@@ -58,24 +58,32 @@ def test_the_page_shows_the_newest_frame_and_at_the_end_the_final_model(folder: 
         torch.testing.assert_close(shown, trace(model, WORDS)["logits"].flatten())
 
 
-def test_only_this_page_controls_the_training(folder: Path) -> None:
+def test_only_who_has_the_address_controls_the_training(folder: Path) -> None:
     asked: list[Any] = []
-    with run_in_thread(live_app(folder, WORDS, Training(asked.append))) as port:
-        server = Server(port)
+    training = Training(asked.append)
+    assert training.token != Training(asked.append).token
+    with run_in_thread(live_app(folder, WORDS, training)) as port:
+        server, key, path = Server(port), {"X-Token": training.token}, "/api/training"
         for body in ({"pause": True}, {"rate": 2}, {"pause": False, "rate": 0.5}):
-            assert server.ask("/api/training", body)[0] == 200
+            assert server.ask(path, body, key)[0] == 200
         assert asked == [{"pause": True}, {"rate": 2.0}, {"pause": False, "rate": 0.5}]
         for wrong in (0, -1, 101, True, "2", [1], {}):
-            server.check_error(400, "rate", "/api/training", {"rate": wrong})
-        server.check_error(400, "rate", "/api/training", b'{"rate": 1e400}')
+            server.check_error(400, "rate", path, {"rate": wrong}, key)
+        server.check_error(400, "rate", path, b'{"rate": 1e400}', key)
         for wrong in (1, "yes", [True]):
-            server.check_error(400, "pause", "/api/training", {"pause": wrong})
-        server.check_error(400, "give pause or rate", "/api/training", {"path": "/etc/passwd"})
-        assert server.ask("/api/training")[0] == 405  # a link or an image can't do it
+            server.check_error(400, "pause", path, {"pause": wrong}, key)
+        server.check_error(400, "give pause or rate", path, {"path": "/etc/passwd"}, key)
+        assert server.ask(path)[0] == 405  # a link or an image can't do it
         pause = {"pause": True}
-        server.check_error(421, "only", "/api/training", pause, {"Host": "evil.example"})
-        server.check_error(403, "other pages", "/api/training", pause, {"Origin": "http://evil.example"})
-        server.check_error(403, "other pages", "/api/training", pause, {"Sec-Fetch-Site": "cross-site"})
+        server.check_error(421, "only", path, pause, {"Host": "evil.example"} | key)
+        server.check_error(403, "other pages", path, pause, {"Origin": "http://evil.example"} | key)
+        server.check_error(403, "other pages", path, pause, {"Sec-Fetch-Site": "cross-site"} | key)
+        for token in ("", "wrong", "\xe9", training.token[:-1], f"{training.token}x"):
+            _, message = server.check_error(403, "token", path, pause, {"X-Token": token})
+            assert message.count(b"\n") <= 1
+        server.check_error(403, "token", path, pause)
+        pages = [server.ask(at)[2] for at in ("/", "/api/progress", "/page/film.js")]
+        assert not any(training.token.encode() in page for page in pages)
         assert len(asked) == 3
 
 

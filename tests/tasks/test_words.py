@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -454,7 +455,12 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     model = run("whole")
     with stopped(Trainer, "train_step", at_step(5)):
         run("parts")
+    (tmp_path / "parts" / "model.safetensors").chmod(0o600)
+    beside = [tmp_path / "parts" / name for name in ("vectors.txt", "map.svg")]
+    for path in beside:
+        path.unlink(missing_ok=True)
     run("parts", resume=True)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in beside] == [0o600] * 2  # as the weights
     same_runs(tmp_path / "whole", tmp_path / "parts")
     straight, other = ((tmp_path / out / "vectors.txt").read_text() for out in ("whole", "parts"))
     assert straight == other

@@ -1,6 +1,8 @@
 """Changing what a model computes: silenced heads, values of other inputs, hidden tokens."""
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -344,6 +346,35 @@ def test_every_layer_by_its_own_name(case: str) -> None:
     assert {name for name in names if name not in t} <= {*unused, "encoder.net.positions"}
     with change(model, {name: t[name] for name in names if name in t}):
         close(trace(model, text)["logits"], t["logits"])
+
+
+def test_threads_trace_and_change_one_model_as_one_after_another_does() -> None:
+    build, text, other, part, layer = CASES["gpt"]
+    model = build()
+    model.model.train()
+    slow = [
+        m.register_forward_hook(lambda *_: time.sleep(0.001))  # so that all others come in between
+        for m in module(model, "blocks")
+    ]
+
+    def traced(inputs: str) -> list[Tensor]:
+        return list(trace(model, inputs).tensors.values())
+
+    def silenced() -> list[Tensor]:
+        with change(model, {layer: torch.zeros_like}, silence={part: [0]}):
+            return traced(text)
+
+    def measured() -> list[Tensor]:
+        return [torch.tensor([effect.kl, effect.log_probability]) for effect in effects(model, text)]
+
+    work = [lambda: traced(text), lambda: traced(other), silenced, measured] * 2
+    expected = [each() for each in work]
+    with ThreadPoolExecutor(len(work)) as threads:
+        for got, alone in zip(threads.map(lambda each: each(), work), expected, strict=True):
+            assert [t.tolist() for t in got] == [t.tolist() for t in alone]
+    for hook in slow:
+        hook.remove()
+    assert all(m.training for m in model.model.modules())
 
 
 def test_the_package_gives_it() -> None:

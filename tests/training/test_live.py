@@ -181,18 +181,19 @@ def test_the_page_of_a_training(text: str, tmp_path: Path, capsys: pytest.Captur
             return
         wait_until(lambda: page.url is not None, 120)
         assert page.url is not None
-        steered.append(page.url.partition("#")[0])
-        post(steered[0] + "api/training", {"rate": 0.5, "pause": True})
+        url, _, token = page.url.partition("#follow=1&control=")
+        steered.extend([url, token])
+        post(*steered, {"rate": 0.5, "pause": True})
         wait_until(lambda: not page.requests.empty())
 
     with (
-        before(LivePage, "pause", lambda *_: post(steered[0] + "api/training", {"pause": False})),
+        before(LivePage, "pause", lambda *_: post(*steered, {"pause": False})),
         before(LivePage, "between_steps", steer),
         before(LivePage, "start", lambda page, _: pages.append(page)),
     ):
         tiny(text, tmp_path / "out", steps=5, look=True, **SETTINGS)
     assert [line.split()[0] for line in notices(tmp_path / "out")] == ["the", "paused"]
-    assert f"watch it learn: {steered[0]}#follow=1" in capsys.readouterr().err
+    assert f"watch it learn: {steered[0]}#follow=1&control={steered[1]}\n" in capsys.readouterr().err
     (page,) = pages
     with urllib.request.urlopen(steered[0] + "api/log", timeout=60) as answer:
         shown = json.load(answer)
@@ -206,8 +207,9 @@ def test_the_page_of_a_training(text: str, tmp_path: Path, capsys: pytest.Captur
     live._pages.clear()
 
 
-def post(url: str, body: dict[str, Any]) -> None:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+def post(url: str, token: str, body: dict[str, Any]) -> None:
+    headers = {"Content-Type": "application/json", "X-Token": token}
+    request = urllib.request.Request(f"{url}api/training", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 200
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from helpers.disks import resize_disk, small_disk
 from helpers.errors import user_error
@@ -99,6 +100,22 @@ def test_stopped_while_a_step_is_on_its_way_it_is_done_or_not_begun(straight, te
     assert checkpoints(out)[-1] == f"step-{done}"
     tiny(text, out, **settings, resume=True)
     same(weights, out, state=done < STEPS)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # torch's own compiler's
+@pytest.mark.parametrize("compiled", slow_after(1, ["off", "on"]))
+def test_bf16_and_compiled_on_a_cpu(text, tmp_path, compiled):
+    """Also where a compiler chooses the kernels: it gives the same ones again."""
+    settings = {"steps": 7, "train__evaluate": 4, "train__save": 3, "model__dropout": 0.1}
+    settings |= {"train__precision": "bf16", "train__compile": compiled}
+    counters.clear()
+    tiny(text, tmp_path / "straight", **settings)
+    for step in (2, 5):
+        with stopped(Trainer, "train_step", at_step(step)):
+            tiny(text, tmp_path / "out", **settings, resume=True)
+    tiny(text, tmp_path / "out", **settings, resume=True)
+    same(tmp_path / "straight", tmp_path / "out")
+    assert bool(counters["stats"]["unique_graphs"]) == (compiled == "on")
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])

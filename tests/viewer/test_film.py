@@ -103,7 +103,7 @@ def watched(tab, folder):
     asked = []
     training = Training(asked.append)
     with lock_folder(folder, "--out"), serve_app(live_app(folder, WORDS, training)) as port:
-        it = tab(Server(port).url, "#follow=1")
+        it = tab(Server(port).url, f"#follow=1&control={training.token}")
         yield it, training, asked
 
 
@@ -165,6 +165,9 @@ def test_the_newest_frame_is_followed_and_figures_are_those_of_the_log(watched, 
 
 def test_the_training_is_paused_and_its_rate_changed(watched):
     it, training, asked = watched
+    assert training.token not in it.page.url
+    it.page.reload()
+    it.wait("#film-step", "step 9")
     with it.page.expect_response("**/api/training"):
         it.page.click("#training-pause")
     with it.page.expect_response("**/api/training"):
@@ -181,6 +184,16 @@ def test_the_training_is_paused_and_its_rate_changed(watched):
     it.wait("#training-status", "training has ended")
     assert not it.page.is_visible("#training-pause")
     assert asked[-1] == {"pause": False}
+
+
+def test_the_address_without_the_token_only_shows_the_training(tab, folder):
+    asked = []
+    with lock_folder(folder, "--out"), serve_app(live_app(folder, WORDS, Training(asked.append))) as port:
+        it = tab(Server(port).url, "#follow=1")
+        it.page.click("#training-pause")
+        it.wait("#training-status", "address that the training printed")
+        assert not asked
+        assert "403" in it.wrong.pop()  # the browser's line about it
 
 
 def test_a_run_that_is_over_has_its_film_and_no_controls(tab, folder):

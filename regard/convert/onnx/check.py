@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.convert.export import import_extra
+from regard.convert.export import import_extra, load_by
 from regard.describe.export import ExportedModel, Graph
 from regard.errors import UserError
 
@@ -27,7 +27,7 @@ def check_graphs(folder: Path, graphs: list[Graph], model: ExportedModel) -> str
     for graph in graphs:
         options = runtime.SessionOptions()
         options.log_severity_level, options.intra_op_num_threads = 3, torch.get_num_threads()
-        session = runtime.InferenceSession(str(folder / f"{graph.name}.onnx"), options)
+        session = load_by(runtime.InferenceSession, folder / f"{graph.name}.onnx", options)
         for seed, (batch, *lengths) in enumerate([(2, 11, 3), (5, 4, 13)]):
             inputs = random_inputs(graph, model, seed, batch, (lengths[0], lengths[1]))
             arrays = {name: t.numpy() for name, t in zip(graph.inputs, inputs, strict=True)}

@@ -37,8 +37,18 @@ const app = {
   point: pointAt,
 };
 
-/** @returns {State} */
-const readAddress = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+/**
+ * The state in the address. The token that controls a training leaves it, and stays in this tab.
+ * @returns {State}
+ */
+function readAddress() {
+  const { control, ...state } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  if (control) {
+    sessionStorage.setItem("control", control);
+    history.replaceState(null, "", writeAddress(state));
+  }
+  return state;
+}
 
 /** @param {State} state */
 const writeAddress = (state) => `#${new URLSearchParams(/** @type {Record<string, string>} */ (state))}`;

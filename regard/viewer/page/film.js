@@ -213,7 +213,7 @@ class FilmBar {
   /** @param {object} request */
   async ask(request) {
     try {
-      await this.source.send("training", request);
+      await this.source.steer(request);
       this.problem = "";
     } catch (error) {
       this.problem = messageOf(error);

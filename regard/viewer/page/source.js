@@ -33,9 +33,12 @@ async function request(path, options) {
   throw new StatusError(answer.status, text.slice(0, 400) || `the server answered ${answer.status}`);
 }
 
-/** @type {(body: object, signal?: AbortSignal) => RequestInit} */
-const postOptions = (body, signal) => ({
-  method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
+/** @type {(body: object, signal?: AbortSignal, headers?: Record<string, string>) => RequestInit} */
+const postOptions = (body, signal, headers) => ({
+  method: "POST",
+  headers: { "Content-Type": "application/json", ...headers },
+  body: JSON.stringify(body),
+  signal,
 });
 
 /** @type {(path: string, body: object, signal?: AbortSignal) => Promise<any>} */
@@ -139,6 +142,15 @@ export class Server {
    */
   send(what, body) {
     return post(`/api/${what}`, { trace: this.manifest.id, ...body });
+  }
+
+  /**
+   * Pause the training of this page or change its learning rate, with the token of its address.
+   * @param {object} body
+   */
+  async steer(body) {
+    const token = sessionStorage.getItem("control") ?? "";
+    await request("/api/training", postOptions(body, undefined, { "X-Token": token }));
   }
 
   /**

@@ -204,6 +204,9 @@ def test_a_wrong_graph_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("regard.convert.onnx.export.onnx_card", lambda *_, **__: "")
     monkeypatch.setattr("regard.convert.onnx.recurrent.GATES", {"GRU": [0, 1, 2]})
     user_error(lambda: export(ours, tmp_path / "out", "onnx"), "from the model's own", "nothing was kept")
+    with monkeypatch.context() as patch:  # as where the disk fails
+        patch.setattr("regard.convert.onnx.export.write_graph", lambda path, *_: path.write_bytes(b"cut"))
+        user_error(lambda: export(ours, tmp_path / "out", "onnx"), "onnxruntime can't load")
     assert not list(tmp_path.iterdir())
     monkeypatch.undo()
     monkeypatch.setattr(Seq2Seq, "graphs", lambda model: graphs(model)[:1])
