@@ -1,5 +1,6 @@
 """Every view can be exported: as an image, as numbers, and as Python lines that compute them."""
 
+import collections
 import csv
 import io
 from pathlib import Path
@@ -54,6 +55,45 @@ def check(tab, state, space):
     lines = [line.replace('"picture.png"', "given") for line in lines]
     exec("\n".join(lines[:-1]), space)
     assert eval(lines[-1], space) is not None
+
+
+CONTENT = """() => {  // what the scene shows: its words, and how many images, ribbons and tokens
+  const count = (what) => document.querySelectorAll(`.layer ${what}`).length;
+  const words = [...document.querySelectorAll(".layer bdi, .layer b, .layer .cell-numbers text")];
+  return [words.map((one) => one.textContent), count("canvas"), count(".ribbons path"), count(".chip"),
+    document.querySelector(".layer").clientWidth, document.querySelector(".layer").scrollHeight];
+}"""
+
+
+@pytest.mark.parametrize(("kind", "depths"), [("gpt", ["", "head", "product"]), ("captioner", ["", "block"])])
+def test_the_scene_is_taken_at_its_present_depth(kind, depths, tab):
+    it = tab(kind)
+    for depth in depths:
+        scheme = "dark" if depth == "head" else "light"
+        it.page.emulate_media(color_scheme=scheme)
+        it.turn(f"#view=look&depth={depth}")
+        it.page.wait_for_selector(f".layer.{depth or 'model'}:only-child > *")
+        if not depth and kind == "gpt":
+            it.page.wait_for_selector(".beads")
+        words, canvases, ribbons, chips, width, height = it.page.evaluate(CONTENT)
+        assert canvases
+        it.visit("take")
+        it.page.wait_for_selector("#python")
+        svg = ElementTree.fromstring(download(it, "#svg"))
+        parts = collections.Counter(element.tag.partition("}")[2] for element in svg.iter())
+        texts = " ".join(element.text or "" for element in svg.iter("{http://www.w3.org/2000/svg}text"))
+        assert all(" ".join(word.split()) in texts for word in words)
+        assert parts["image"] == canvases
+        assert parts["path"] >= ribbons
+        assert parts["rect"] > chips
+        assert (int(svg.get("width")), int(svg.get("height"))) == (width, height)
+        with Image.open(io.BytesIO(download(it, "#png"))) as picture:
+            assert picture.width >= 2 * width
+            assert picture.width / width == pytest.approx(picture.height / height, rel=1e-3)
+            ground = picture.convert("RGB").getpixel((3, picture.height // 2))
+            assert ground == ((20, 24, 29) if scheme == "dark" else (255, 255, 255))
+            assert len(picture.convert("RGB").getcolors(picture.width * picture.height)) > 50
+    it.page.emulate_media(color_scheme="light")
 
 
 @pytest.mark.parametrize("kind", slow_after(1, STATES))

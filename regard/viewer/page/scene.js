@@ -103,7 +103,7 @@ export async function drawScene(root, app, beside) {
     return;
   }
   const csv = () => weightTable(depth.shown ?? scene);
-  app.current = { name: "look", csv, ...depth.output };
+  app.current = { name: `scene-${name}`, csv, layer: drawn?.layer, ...depth.output };
   const table = scene.attention ? tableTwin(`${headName(scene)}: who looks at whom`, csv)
     : tableTwin("The parts of this model", () => partTable(scene));
   root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),

@@ -532,6 +532,8 @@ interface Output {
   /** The canvas drawn anew, so many times as large. */
   enlarge?: (scale: number) => HTMLCanvasElement;
   svg?: SVGSVGElement | (() => SVGSVGElement);
+  /** Of the scene, which becomes a drawing before it is left. */
+  layer?: HTMLElement;
   csv?: () => TableData;
   tensor?: [name: string, head?: number];
   python?: ((input: string) => string[]) | null;
