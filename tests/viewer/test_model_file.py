@@ -294,10 +294,11 @@ def test_changes_and_their_effects(kind, opened, added):
     session = Session(model, input)
     part = session.trace.attentions[-1]
     changes = [{"kind": "silence", "part": part, "head": 0}, {"kind": "hide", "token": 1}]
-    changes.append({"kind": "weights", "part": part, "head": 0, "query": 1, "to": "even"})
+    row = {"kind": "weights", "part": part, "head": 0, "query": 1}
+    changes += [row | {"to": "even"}, row | {"to": 0, "weight": 0.25}]
     opened.evaluate(TRACE, [kind, {}])
     script = "async ([kind, changes]) => models[kind].send('change', { changes })"
-    for subset in (changes[:1], changes[1:2], changes[2:], []):
+    for subset in (changes[:1], changes[1:2], changes[2:3], changes[3:], []):
         have, want = opened.evaluate(script, [kind, subset]), session.whatif.changed(subset)
         assert have["text"] == want["text"]
         assert have["kl"] == pytest.approx(want["kl"], abs=1e-5)

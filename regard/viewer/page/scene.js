@@ -7,7 +7,9 @@ import {
 import { evidence } from "./evidence.js";
 import { completeState, readScene } from "./scene_data.js";
 import { drawModel } from "./scene_model.js";
+import { changer } from "./scene_parts.js";
 import { zoomByWheel } from "./scene_wheel.js";
+import { canChange } from "./selection.js";
 import { lightStrip } from "./strip.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
@@ -107,7 +109,7 @@ export async function drawScene(root, app, beside) {
   const table = scene.attention ? tableTwin(`${headName(scene)}: who looks at whom`, csv)
     : tableTwin("The parts of this model", () => partTable(scene));
   root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),
-    above(questionMenu(app, scene), tourButton(app)), ...picture,
+    above(changeButton(app, scene), questionMenu(app, scene), tourButton(app)), ...picture,
     h("div", { class: "below" }, evidence(app, scene, name === "head"), table));
 }
 
@@ -225,6 +227,11 @@ function tourButton({ state, go }) {
   const onclick = () => go({ tours: state.tours ? null : "1" }, { replace: true });
   return state.tour ? null : h("button", { type: "button", id: "tours", onclick }, "Guided tours");
 }
+
+/** What can be changed about what is selected. @type {(app: App, scene: Scene) => HTMLElement | null} */
+const changeButton = (app, scene) => (canChange(app) ? h("button", {
+  type: "button", id: "change", "aria-haspopup": "dialog", onclick: changer(app, scene),
+}, "Change") : null);
 
 /** Questions about what is shown. @type {(app: App, scene: Scene) => HTMLElement} */
 const questionMenu = (app, scene) => dropDown("questions", "Questions", async () => {

@@ -102,6 +102,9 @@ function plainColour(css) {
   return { colour, alpha: a / 255 };
 }
 
+/** @param {string} css */
+const shapeColour = (css) => (plainColour(css).alpha ? plainColour(css).colour : "none");
+
 /** @type {(css: string) => Attributes} */
 const filled = (css) => {
   const { colour, alpha } = plainColour(css);
@@ -187,14 +190,16 @@ function copyShapes(drawing, { x, y }) {
   const unseen = [];
   for (const i of range(from.length)) {
     const style = getComputedStyle(from[i]);
-    for (const name of ["class", "data-weight", "data-of", "data-to"]) to[i].removeAttribute(name);
+    const { dataset } = /** @type {SVGElement} */ (to[i]);
+    for (const name of Object.keys(dataset)) delete dataset[name];
+    to[i].removeAttribute("class");
     if (style.display === "none") unseen.push(to[i]);
     else if (from[i] instanceof SVGGElement) continue;
     else {
       for (const name of SHAPE_STYLES) {
         const value = style.getPropertyValue(name);
         const isColour = (name === "fill" || name === "stroke") && value !== "none";
-        to[i].setAttribute(name, isColour ? plainColour(value).colour : value);
+        to[i].setAttribute(name, isColour ? shapeColour(value) : value);
       }
     }
   }

@@ -315,13 +315,15 @@ interface WordChange {
   logit_after: number;
 }
 
-/** One change of What if; `to` is a key's number, "even", or a list of weights. */
+/** One change of What if; `to` is a key's number, "even", or a list of weights; `weight` that of the key, if the
+ * others share the rest. */
 interface Change {
   kind: "silence" | "weights" | "hide" | "take";
   part?: string;
   head?: number;
   query?: number;
   to?: number | "even" | number[];
+  weight?: number;
   token?: number;
   at?: number;
   input?: string;
