@@ -55,6 +55,16 @@ WHEEL = """([deltaY, ctrlKey]) => {
   stage.dispatchEvent(new WheelEvent("wheel", { deltaY, ctrlKey, cancelable: true }));
   return stage.firstElementChild.style.transform;
 }"""
+FINGERS = """([type, pixels]) => {  // two fingers, so far apart
+  const stage = document.querySelector(".stage");
+  const { x, y, width, height } = stage.getBoundingClientRect();
+  for (const [pointerId, by] of [[1, -0.5], [2, 0.5]]) {
+    const [clientX, clientY] = [x + width / 2 + by * pixels, y + height / 2];
+    const event = { pointerId, pointerType: "touch", clientX, clientY, bubbles: true };
+    stage.firstElementChild.dispatchEvent(new PointerEvent(type, event));
+  }
+  return stage.firstElementChild.style.transform;
+}"""
 FRAMES = """() => {  // where frames of rows and columns lie in their matrices, from 0 to 1
   const boxes = (all) => [...document.querySelectorAll(all)].map((one) => one.getBoundingClientRect());
   const inside = (a, b) => a.left >= b.left - 3 && a.right <= b.right + 3 && a.top >= b.top - 3
@@ -208,8 +218,8 @@ def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     assert "depth" not in state(it)
 
 
-def test_the_wheel_zooms_and_the_picture_follows(tab):
-    """With Ctrl, which is how browsers tell of two fingers on a touch pad."""
+def test_the_wheel_and_a_pinch_zoom_and_the_picture_follows(tab):
+    """The wheel with Ctrl, which is how browsers tell of two fingers on a touch pad."""
     it = tab("gpt", reduced_motion="no-preference")
     it.page.wait_for_selector(".queries .chip")
     assert "scale" not in it.page.evaluate(WHEEL, [-80, False])
@@ -220,6 +230,19 @@ def test_the_wheel_zooms_and_the_picture_follows(tab):
     it.page.wait_for_selector(".layer.block:only-child .card-box")
     it.page.wait_for_timeout(700)  # one depth at a time
     it.page.evaluate(WHEEL, [200, True])
+    it.page.wait_for_selector(".layer.model:only-child .chip")
+    it.page.wait_for_timeout(700)
+    it.page.evaluate(FINGERS, ["pointerdown", 100])  # on a touch screen
+    assert "scale(1.2" in it.page.evaluate(FINGERS, ["pointermove", 120])
+    it.page.evaluate(FINGERS, ["pointerup", 120])
+    assert it.page.eval_on_selector(".stage .layer", "one => one.style.transform") == ""
+    assert "depth" not in state(it)
+    it.page.evaluate(FINGERS, ["pointerdown", 100])
+    it.page.evaluate(FINGERS, ["pointermove", 150])
+    it.page.wait_for_selector(".layer.block:only-child .card-box")
+    it.page.wait_for_timeout(700)
+    it.page.evaluate(FINGERS, ["pointerdown", 150])
+    it.page.evaluate(FINGERS, ["pointermove", 90])
     it.page.wait_for_selector(".layer.model:only-child .chip")
 
 

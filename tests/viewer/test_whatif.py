@@ -236,7 +236,7 @@ def changes_of(it):
 
 
 def test_the_scene_itself_is_changed(tab):
-    """A click on the selected token or head, or on a ribbon, opens what can be done with it; `u` undoes it."""
+    """A click on the selected token or head, or on a ribbon, opens what can be changed; `u` undoes it."""
     it, part = tab("transformer", "#view=look&part=cross&layer=1&head=2&token=2"), "decoder.1.cross"
     weights = shown("transformer").trace[f"{part}.weights"][2, 2]
     key = int(weights.argmax())

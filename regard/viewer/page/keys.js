@@ -12,7 +12,7 @@ const KEYS = [
   ["1 … 9, 0", "the first ten views, in order"],
   ["v, V", "next and previous view"],
   ["/", "to the input"],
-  ["+, −, Escape", "deeper into the scene, and out again; also Ctrl and the wheel, or two fingers"],
+  ["+, −, Escape", "deeper into the scene, and out again; also Ctrl and the wheel, or a pinch"],
   ["t", "guided tours; n and p go on and back"],
   ["f", "larger, for a projector"],
   ["u", "undo the last change of What if"],

@@ -8,7 +8,7 @@ import { evidence } from "./evidence.js";
 import { completeState, readScene } from "./scene_data.js";
 import { drawModel } from "./scene_model.js";
 import { changer } from "./scene_parts.js";
-import { zoomByWheel } from "./scene_wheel.js";
+import { zoomByGestures } from "./scene_gestures.js";
 import { canChange } from "./selection.js";
 import { lightStrip } from "./strip.js";
 
@@ -121,7 +121,7 @@ export async function drawScene(root, app, beside) {
 function drawStage(scene, depth, name, focused, move) {
   const layer = h("div", { class: `layer ${name}` });
   const stage = h("div", { class: "stage" }, layer);
-  zoomByWheel(stage, layer, move);
+  zoomByGestures(stage, layer, move);
   const sentence = h("p", { class: "sentence", id: "sentence", "aria-live": "polite" });
   const before = drawn;
   drawn = { depth: name, layer };
