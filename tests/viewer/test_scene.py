@@ -222,6 +222,7 @@ def test_the_wheel_and_a_pinch_zoom_and_the_picture_follows(tab):
     """The wheel with Ctrl, which is how browsers tell of two fingers on a touch pad."""
     it = tab("gpt", reduced_motion="no-preference")
     it.page.wait_for_selector(".queries .chip")
+    it.page.evaluate("import('/page/scene_gestures.js').then(() => {})")  # comes after the picture
     assert "scale" not in it.page.evaluate(WHEEL, [-80, False])
     assert "scale(1." in it.page.evaluate(WHEEL, [-80, True])
     it.page.wait_for_function("() => !document.querySelector('.stage .layer').style.transform")
@@ -317,8 +318,14 @@ def test_a_product_plays_term_by_term(tab):
     it.page.click("#play")
     it.page.wait_for_selector(".running[data-done=true]")
     assert close(it.text(".running b"), float(q @ k))
-    it.open("#view=look&depth=product&of=heads&layer=1&head=1&at=3,2&token=3")
-    assert close(it.text(".terms .total b"), float(trace["blocks.1.attn.heads"][1, 3, 2]))
+    for name in ("product", "of"):  # its name in older links, which Space has, too
+        it.turn(f"#view=look&depth=product&{name}=heads&layer=1&head=1&at=3,2&token=3")
+        it.page.wait_for_selector(".crumbs [aria-current]:has-text('Weights × V')")
+        assert close(it.text(".terms .total b"), float(trace["blocks.1.attn.heads"][1, 3, 2]))
+        it.visit("space")
+        it.page.wait_for_selector("section.space")
+        assert state(it)["product"] == "heads"
+        assert "of" not in state(it)
 
 
 def test_the_selected_token_and_head_stay_selected(tab):

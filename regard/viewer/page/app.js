@@ -7,7 +7,7 @@ import { LiveInput } from "./input.js";
 import { listenToKeys } from "./keys.js";
 import { pointAt } from "./scene.js";
 import {
-  canUndo, readChanges, selectedSide, selectedToken, setChanges, undoChange,
+  canUndo, readChanges, readState, selectedSide, selectedToken, setChanges, undoChange,
 } from "./selection.js";
 import { openSource, StatusError } from "./source.js";
 import { showStrip } from "./strip.js";
@@ -38,7 +38,7 @@ const app = {
 };
 
 /** @returns {State} */
-const readAddress = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+const readAddress = () => readState(location.hash.slice(1));
 
 /** @param {State} state */
 const writeAddress = (state) => `#${new URLSearchParams(/** @type {Record<string, string>} */ (state))}`;

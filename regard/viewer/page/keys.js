@@ -3,6 +3,8 @@
 import { undoChange } from "./selection.js";
 import { listViews } from "./views.js";
 
+const showKeys = async () => (await import("./keys_list.js")).showKeys();
+
 /** @type {(app: App, which: (at: number, count: number) => number) => void} */
 function openView(app, which) {
   const names = listViews(app).map(({ name }) => name);
@@ -39,7 +41,7 @@ function handleKey(event, app) {
     return;
   }
   if (event.target instanceof Element && event.target.closest("input, select, textarea")) return;
-  if (event.key === "?") import("./keys_list.js").then(({ showKeys }) => showKeys());
+  if (event.key === "?") showKeys();
   else if (event.key === "/") document.getElementById("input")?.focus();
   else if (event.key === "t") app.go({ tours: app.state.tours ? null : "1", tour: null, stop: null });
   else if (event.key === "f") app.go({ present: app.state.present ? null : "1" }, { replace: true });

@@ -8,7 +8,6 @@ import { evidence } from "./evidence.js";
 import { completeState, readScene } from "./scene_data.js";
 import { drawModel } from "./scene_model.js";
 import { changer } from "./scene_parts.js";
-import { zoomByGestures } from "./scene_gestures.js";
 import { canChange } from "./selection.js";
 import { lightStrip } from "./strip.js";
 
@@ -113,6 +112,10 @@ export async function drawScene(root, app, beside) {
     h("div", { class: "below" }, evidence(app, scene, name === "head"), table));
 }
 
+/** Once the picture is there. @type {(stage: HTMLElement, layer: HTMLElement, move: (by: number) => void) =>
+ *   Promise<void>} */
+const followGestures = async (...parts) => (await import("./scene_gestures.js")).zoomByGestures(...parts);
+
 /**
  * The picture, which is drawn when its size is known, and the sentence above it.
  * @type {(scene: Scene, depth: Depth, name: string, focused: string,
@@ -121,7 +124,7 @@ export async function drawScene(root, app, beside) {
 function drawStage(scene, depth, name, focused, move) {
   const layer = h("div", { class: `layer ${name}` });
   const stage = h("div", { class: "stage" }, layer);
-  zoomByGestures(stage, layer, move);
+  followGestures(stage, layer, move);
   const sentence = h("p", { class: "sentence", id: "sentence", "aria-live": "polite" });
   const before = drawn;
   drawn = { depth: name, layer };
@@ -210,7 +213,7 @@ function crumbs(app, scene, name) {
     model: app.manifest.model.class,
     block: items[open].layer === null ? items[open].title : `Block ${items[open].layer}`,
     head: (attention?.heads ?? 1) > 1 ? `Head ${scene.head}` : "Attention",
-    product: app.state.of === "heads" ? "Weights × V" : "Q · Kᵀ", number: "One number",
+    product: app.state.product === "heads" ? "Weights × V" : "Q · Kᵀ", number: "One number",
   };
   const way = DEPTHS.slice(0, DEPTHS.indexOf(name) + 1)
     .filter((one) => attention || !["head", "product"].includes(one));

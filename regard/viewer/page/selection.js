@@ -13,6 +13,18 @@ const REASONS = [
 ];
 
 /**
+ * What an address says. In older ones, `of` also named the product of the scene.
+ * @param {string} text
+ * @returns {State}
+ */
+export function readState(text) {
+  const state = Object.fromEntries(new URLSearchParams(text));
+  if (state.depth !== "product" || state.of !== "heads" || state.view === "space") return state;
+  const { of, ...others } = state;
+  return { ...others, product: of };
+}
+
+/**
  * The parts of a model that have attention.
  * @param {Manifest} manifest
  */
