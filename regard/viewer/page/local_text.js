@@ -1,7 +1,5 @@
 /* Tokenizers of a saved model: texts to ids and back, as the tokenizers library does it. */
 
-const GPT2 = new RegExp("'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+"
-  + "| ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+", "gu");
 const LONGEST_WORD = 100; // characters; WordPiece makes <unk> of more
 
 /** GPT-2's symbol of each byte: itself if it is printable, else a character from 256 on. */
@@ -29,25 +27,31 @@ function normalizeBert(text) {
   return lowerCase(spaced.normalize("NFD").replace(/\p{Mn}/gu, ""));
 }
 
-/** @param {string} text */
-function splitGpt2(text) {
-  return (text.match(GPT2) ?? []).map(toSymbols);
+/** The matches of a pattern, and what is between them.
+ * @type {(text: string, pattern: RegExp) => string[]} */
+function isolate(text, pattern) {
+  const parts = [];
+  let at = 0;
+  for (const { index, 0: match } of text.matchAll(pattern)) {
+    parts.push(text.slice(at, index), match);
+    at = index + match.length;
+  }
+  return [...parts, text.slice(at)].filter(Boolean);
 }
 
-/** @type {Record<string, (text: string, pattern: string) => string[]>} */
+/** @type {Record<string, (text: string, patterns: RegExp[]) => string[]>} */
 const SPLITS = {
   all: (text) => (text ? [text] : []),
   space: (text) => text.match(/\P{White_Space}+/gu) ?? [],
-  signs: (text, pattern) => text.match(new RegExp(pattern, "gu")) ?? [],
+  signs: (text, [pattern]) => text.match(pattern) ?? [],
   bert: (text) => text.match(/[!-/:-@[-`{-~\p{P}]|[^\p{White_Space}!-/:-@[-`{-~\p{P}]+/gu) ?? [],
-  bytes: (text) => (text ? [toSymbols(text)] : []),
-  gpt2: splitGpt2,
-  digits: (text) => text.split(/(\p{N})/u).flatMap(splitGpt2), // each by itself
+  bytes: (text, patterns) => patterns.reduce((parts, pattern) =>
+    parts.flatMap((part) => isolate(part, pattern)), text ? [text] : []).map(toSymbols),
 };
 
 /** @type {Record<string, (text: string) => string>} */
 const NORMALIZERS = {
-  none: (text) => text, lower: lowerCase, bert: normalizeBert,
+  none: (text) => text, lower: lowerCase, bert: normalizeBert, nfc: (text) => text.normalize("NFC"),
   spaces: (text) => (text ? `▁${text.replaceAll(" ", "▁")}` : ""),
 };
 
@@ -134,7 +138,7 @@ const JOINS = {
   spaces: (tokens) => tokens.join(" "),
   plain: (tokens) => tokens.join(""),
   pieces: (tokens) => tokens.map(spell).join(""),
-  bytes: (tokens) => new TextDecoder().decode(Uint8Array.from(tokens.flatMap((token) =>
+  bytes: (tokens) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(tokens.flatMap((token) =>
     (Array.from(token).every((c) => BYTES.has(c)) ? Array.from(token, (c) => BYTES.get(c) ?? 0)
       : Array.from(new TextEncoder().encode(token)))))),
 };
@@ -147,6 +151,7 @@ export class Tokenizer {
     const named = saved.tokens.map((token, id) => /** @type {[string, number]} */ ([token ?? "", id]));
     this.ids = new Map(named.filter(([token]) => token));
     this.specials = new Set(saved.specials);
+    this.patterns = saved.patterns.map((pattern) => new RegExp(pattern, "gu"));
     this.ranks = new Map(saved.merges.map((pair, rank) => [pair, rank]));
     this.scores = new Map(saved.scores.map((score, id) => [named[id][0], score]));
     this.longest = saved.tokens.reduce((most, token) => Math.max(most, token?.length ?? 0), 0);
@@ -154,18 +159,27 @@ export class Tokenizer {
 
   /** @param {string} text */
   encode(text) {
-    const { normalizer, split, pattern } = this.saved;
-    return SPLITS[split](NORMALIZERS[normalizer](text), pattern).flatMap((word) => this.#encodeWord(word));
+    return this.#encodeAround(text, this.saved.added, (part) => {
+      const { normalizer, split } = this.saved;
+      const words = SPLITS[split](NORMALIZERS[normalizer](part), this.patterns);
+      return words.flatMap((word) => this.#encodeWord(word));
+    });
   }
 
   /** A text in which a special token's spelling is the token.
    * @param {string} text */
   encodeSpelling(text) {
-    const spellings = this.saved.specials.map((id) => this.saved.tokens[id] ?? "").filter(Boolean)
+    return this.#encodeAround(text, this.saved.specials, (part) => this.encode(part));
+  }
+
+  /** A text in which the spellings of some tokens are these, the longest first.
+   * @type {(text: string, tokens: number[], encode: (part: string) => number[]) => number[]} */
+  #encodeAround(text, tokens, encode) {
+    const spellings = tokens.map((id) => this.saved.tokens[id] ?? "").filter(Boolean)
       .sort((a, b) => b.length - a.length)
       .map((token) => token.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"));
     const parts = spellings.length ? text.split(new RegExp(`(${spellings.join("|")})`)) : [text];
-    return parts.flatMap((part, i) => (i % 2 ? [this.ids.get(part) ?? 0] : this.encode(part)));
+    return parts.flatMap((part, i) => (i % 2 ? [this.ids.get(part) ?? 0] : encode(part)));
   }
 
   /** @type {(word: string) => number[]} */

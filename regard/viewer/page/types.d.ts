@@ -421,7 +421,8 @@ interface SavedTokenizer {
   model: string;
   normalizer: string;
   split: string;
-  pattern: string;
+  /** Of words; or in turn what is split off. */
+  patterns: string[];
   join: string;
   tokens: (string | null)[];
   words: Record<number, string>;
@@ -432,6 +433,8 @@ interface SavedTokenizer {
   bytes: boolean;
   fuse: boolean;
   specials: number[];
+  /** Other tokens that are found in texts by their spelling. */
+  added: number[];
   unknown: number | null;
 }
 
