@@ -110,8 +110,6 @@ def check_model(model: Model) -> None:
     if name not in TASKS or (name == "classify" and isinstance(model.model, EncoderDecoder)):
         kind = f"{name} by writing" if name in TASKS else name
         raise UserError(f"the task {kind} does not run in a page; {INSTEAD}")
-    if name == "fill" and task.config.replaced:
-        raise UserError(f"finding replaced words does not run in a page; {INSTEAD}")
 
 
 def packed_size(weight: Tensor) -> int:
@@ -130,10 +128,13 @@ def has_int8(model: Model) -> bool:
 def describe_task(model: Model, session: Session) -> dict[str, Any]:
     """Describe how an input becomes tokens, and tokens an answer."""
     task, trace = model.task, session.trace
-    follows = task.config.name == "fill" and "label" in trace.tokens  # whether a text follows another
     name = {"converse": "write"}.get(task.config.name, task.config.name)  # in a chat template
+    if name == "fill" and "label" in trace.tokens:
+        name = "next"  # whether a text follows another
+    elif name == "fill" and trace["logits"].ndim == 1:
+        name = "replaced"  # which words were
     about: dict[str, Any] = {
-        "reads": "image" if task.reads == "image" else "next" if follows else name,
+        "reads": "image" if task.reads == "image" else name,
         "writes": task.has_source,
         "generates": task.generates,
         "context": task.context,

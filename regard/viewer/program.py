@@ -97,6 +97,8 @@ class Program:
             return len(op["of"])
         if does in ("patch", "regions") or any(len(term) == 3 and term[2] for term in op.get("terms", [])):
             return len(self.trace[name])
+        if "column" in op and len(shape) == 1:
+            return 1
         if does == "mean" or "row" in op:
             return 1 if len(shape) == 1 or does != "same" else own_side(self.trace, name)
         if does in ("look up", "wave") and op.get("by") in (None, "position"):

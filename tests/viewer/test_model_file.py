@@ -74,8 +74,9 @@ WRITERS = [
     *("transformer", "rotary", "geglu", "untied", "t5", "gru", "lstm", "plain", "rnn-both"),
     *("chatml", "converse", "swiglu", "qk-norm-learned", "gru-writer", "rnn", "gru-forward", "lstm-additive"),
 ]
-FILLERS = ["blank", "bert", "window", "elmo", "narrow", "long-fill"]
-SENTENCES = ["next", "narrow-next", "elmo-next"]
+FILLERS = ["blank", "bert", "window", "elmo", "narrow", "long-fill", "electra-blank"]
+SENTENCES = ["next", "narrow-next", "elmo-next", "electra-next"]
+DETECTORS = ["electra"]
 READERS = [
     *("classes", "pair", "pair-mean", "score", "gpt-classes", "gru-classes", "lstm-classes", "rnn-classes"),
     *("lstm-mean", "elmo-classes", "tag", "tag-pieces", "lstm-tags", "elmo-tag"),
@@ -83,14 +84,14 @@ READERS = [
 EMBEDDERS = ["embed", "embed-unit", "embed-first", "elmo-embed"]
 SEERS = ["vit", "vit-mean", "vit-waves", "captioner", "vit-captioner", "efficientnet"]  # the last is large
 RESTORERS = ["t5-restore", "t5-geglu"]
-TRACED = [*WRITERS, "sub-words", *RESTORERS, *FILLERS, *SENTENCES, *READERS, *EMBEDDERS, *SEERS]
+TRACED = [*WRITERS, "sub-words", *RESTORERS, *FILLERS, *SENTENCES, *DETECTORS, *READERS, *EMBEDDERS, *SEERS]
 NAMED = {"span": ["span", "long-span", "elmo-span"], "hear": ["hear", "hear-mean", "hear-waves"]}
-NAMED |= {"replaced": ["electra", "electra-blank", "electra-next"], "words": ["words"]}
-NAMED |= {"mask": ["hard"], "image": ["zoom"], "scores": ["long-classes"], "positions": ["vit-larger"]}
+NAMED |= {"words": ["words"], "mask": ["hard"], "image": ["zoom"], "scores": ["long-classes"], "positions": ["vit-larger"]}
 REFUSED = {kind: word for word, kinds in NAMED.items() for kind in kinds}  # and the word that says why
 
 # To trace, besides what a file opens with
 OTHER_INPUTS = {"t5-restore": "a ___ dog", "t5-geglu": "a ___ dog", "elmo": "the ___ ___ dog"}
+OTHER_INPUTS |= {"electra-blank": "the ___ jumps over the fox"}
 OTHER_INPUTS |= dict.fromkeys(SENTENCES, "jumps over the fox\tden Hund")
 
 OPEN = """content => {
@@ -190,10 +191,10 @@ def test_writes_the_same_tokens(kind, opened, added):
     assert [answer["ids"] for answer in answers] == greedy_ids(model, texts)
 
 
-@pytest.mark.parametrize("kind", [*FILLERS, *SENTENCES, *READERS, *RESTORERS])
+@pytest.mark.parametrize("kind", [*FILLERS, *SENTENCES, *DETECTORS, *READERS, *RESTORERS])
 def test_gives_the_same_answers(kind, opened, added):
     model, _ = added(kind)
-    blank = "" if kind in READERS else "___"
+    blank = "" if kind in (*READERS, *DETECTORS) else "___"
     texts = [text for text in prompts(25, blank) if len(text.split()) < 15]
     if kind in (*SENTENCES, "pair", "score"):
         texts = [] if kind in SENTENCES else texts
@@ -212,7 +213,7 @@ def inputs_for(kind, model, count):
         return list(map("\t".join, zip(parts[::2], parts[1::2], strict=True)))
     if kind in (*WRITERS, "sub-words", *EMBEDDERS):
         return prompts(count)
-    texts = prompts(4 * count, "" if kind in READERS else "___")
+    texts = prompts(4 * count, "" if kind in (*READERS, *DETECTORS) else "___")
     return [text for text in texts if len(text.split()) < 15][:count]
 
 

@@ -126,8 +126,13 @@ function add(run, { terms, width, heads }, t) {
 }
 
 /** @type {RowOperation} */
-const same = (run, step, t) =>
-  repeatHeads(operandRow(run, one(step.x), /** @type {number | undefined} */ (step.row), t), step);
+function same(run, step, t) {
+  const { column } = step;
+  if (column !== undefined) { // one number of each row
+    return Float32Array.from({ length: run.count(one(step.x)) }, (_, i) => run.row(one(step.x), i)[column]);
+  }
+  return repeatHeads(operandRow(run, one(step.x), /** @type {number | undefined} */ (step.row), t), step);
+}
 
 /** @type {(x: string | string[] | undefined) => string} */
 const one = (x) => /** @type {string} */ (x);

@@ -131,6 +131,14 @@ const TEXTS = {
     checkLength(inside.length + 2, task);
     return { ids: { text: [first, ...inside, end] } };
   },
+  replaced({ task, reader }, text) {
+    if (text.includes("\t") || BLANK.test(text)) {
+      throw new Error("this file finds replaced words; save it with a text that has ___, or with two texts");
+    }
+    const inside = reader.encode(text);
+    const ids = [task.first?.[0] ?? 0, ...inside.slice(0, task.context - 2), task.end ?? 0];
+    return { ids: { text: ids }, unread: Math.max(0, inside.length - (task.context - 2)) };
+  },
   classify({ task, reader }, text) {
     const [a, b] = text.split("\t").slice(0, 2).map((part) => reader.encode(part));
     const [first, end] = [task.first ?? [], task.end === null ? [] : [task.end ?? 0]];
@@ -314,6 +322,14 @@ function fillBlanks({ task, reader }, run) {
   }).join("; ");
 }
 
+/** The words that were most likely replaced.
+ * @type {(model: Model, run: Run) => string} */
+function findReplaced({ reader }, run) {
+  const words = reader.words(run.ids.text.slice(1, -1));
+  const p = run.row("probabilities", 0).subarray(1, -1);
+  return topIds(p, BEST).map((t) => `${words[t].trim()} ${p[t].toFixed(2)}`).join(", ");
+}
+
 /** Each word with its tag.
  * @type {(model: Model, text: string) => string} */
 function tagWords(model, text) {
@@ -350,6 +366,10 @@ export async function answer(model, input) {
   run.advance();
   if (task.reads === "embed") return { output: writeVector(task, run.row("vector", 0)), ids: [] };
   if (task.reads === "fill") return { output: fillBlanks(model, run), ids: [] };
+  if (task.reads === "replaced") {
+    if (reading.unread) checkLength(reading.unread + task.context, task);
+    return { output: findReplaced(model, run), ids: [] };
+  }
   const logits = run.row("logits", 0);
   const best = argmax(logits);
   const [low, high] = task.bounds ?? [0, 1];

@@ -131,6 +131,8 @@ function decodeBytes(tokens) {
   }
 }
 
+const UTF8 = new TextDecoder("utf-8", { ignoreBOM: true });
+
 /** @type {Record<string, (tokens: string[]) => string>} */
 const JOINS = {
   fallback: (tokens) => tokens.join("").replaceAll("▁", " ").replace(/(?:<0x[0-9A-F]{2}>)+/g, decodeBytes)
@@ -138,7 +140,7 @@ const JOINS = {
   spaces: (tokens) => tokens.join(" "),
   plain: (tokens) => tokens.join(""),
   pieces: (tokens) => tokens.map(spell).join(""),
-  bytes: (tokens) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(tokens.flatMap((token) =>
+  bytes: (tokens) => UTF8.decode(Uint8Array.from(tokens.flatMap((token) =>
     (Array.from(token).every((c) => BYTES.has(c)) ? Array.from(token, (c) => BYTES.get(c) ?? 0)
       : Array.from(new TextEncoder().encode(token)))))),
 };

@@ -392,6 +392,7 @@ interface ProgramStep {
   height?: number;
   share?: number;
   row?: number | number[];
+  column?: number;
   far?: number;
   eps?: number | null;
   rms?: boolean;
@@ -448,7 +449,7 @@ interface SavedTemplate {
 }
 
 interface SavedTask {
-  reads: "write" | "fill" | "next" | "classify" | "tag" | "embed" | "translate" | "chat" | "restore" | "image";
+  reads: "write" | "fill" | "next" | "replaced" | "classify" | "tag" | "embed" | "translate" | "chat" | "restore" | "image";
   /** It writes a target to a source; it generates tokens. */
   writes: boolean;
   generates: boolean;
