@@ -86,7 +86,13 @@ SEERS = ["vit", "vit-mean", "vit-waves", "captioner", "vit-captioner", "efficien
 RESTORERS = ["t5-restore", "t5-geglu"]
 TRACED = [*WRITERS, "sub-words", *RESTORERS, *FILLERS, *SENTENCES, *DETECTORS, *READERS, *EMBEDDERS, *SEERS]
 NAMED = {"span": ["span", "long-span", "elmo-span"], "hear": ["hear", "hear-mean", "hear-waves"]}
-NAMED |= {"words": ["words"], "mask": ["hard"], "image": ["zoom"], "scores": ["long-classes"], "positions": ["vit-larger"]}
+NAMED |= {
+    "words": ["words"],
+    "mask": ["hard"],
+    "image": ["zoom"],
+    "scores": ["long-classes"],
+    "positions": ["vit-larger"],
+}
 REFUSED = {kind: word for word, kinds in NAMED.items() for kind in kinds}  # and the word that says why
 
 # To trace, besides what a file opens with

@@ -291,6 +291,8 @@ function showInput(form) {
     const exact = app.manifest.exact ? "token by token, as the model read it" : "";
     told.replaceChildren(...output, h("span", { class: "pale exact" }, exact), unreadNote());
     live.show(input ?? "");
+    const { outputs, base } = app.manifest;
+    if (live.typing && outputs?.goes_on && !model.talks && !base) suggestMore();
     form.onsubmit = (event) => {
       event.preventDefault();
       live.submit();
@@ -303,6 +305,8 @@ const live = new LiveInput((input, typing) => {
   const others = { answer: null, ids: null, written: null, at: null, cell: null, row: null, token: null };
   go({ input, ...others }, { replace: typing });
 });
+
+const suggestMore = async () => (await import("./suggestion.js")).suggest(app, live.field);
 
 /** What of the text the model does not read. */
 function unreadNote() {

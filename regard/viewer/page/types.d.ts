@@ -139,6 +139,8 @@ interface Outputs {
   kind: "next" | "fill" | "classes";
   rows: string | null;
   goes_on?: boolean;
+  /** A space, if tokens are words. */
+  between?: string;
   lens?: boolean;
   /** Whether logits can be split into what each part adds. */
   parts?: boolean;
