@@ -475,6 +475,10 @@ def test_axe_finds_nothing(tab, scheme):
         it = tab(kind, color_scheme=scheme)
         for depth in depths:
             assert axe_violations(it.turn(f"#view=look{depth}").page, scheme) == ""
+        it.turn("#view=look")
+        it.page.click("#change")
+        it.page.wait_for_selector("dialog section")
+        assert axe_violations(it.page, scheme) == ""
 
 
 def test_tokens_of_a_short_side_are_its_own(tab):
