@@ -32,6 +32,8 @@ class Program:
         self.trace, self.description = trace, describe_run(model, trace)
         self.weights: dict[str, Tensor] = {}
         self.ops = self._ops(describe_trace(model, trace)[0])
+        if model.task.predicts == "place":
+            self.ops["probabilities"] = {"does": "places", "x": "logits"}
         self.sides: dict[str, Rows] = {}
         self.names = self._computable()
         if not {"logits", "vector"} & {*self.names}:

@@ -33,6 +33,7 @@ ISOLATED = {"type": "Split", "behavior": "Isolated", "invert": False}
 WORD_PATTERN = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Removed", "invert": True}
 NORMALIZERS = {"none": None, "lower": {"type": "Lowercase"}, "bert": BERT, "spaces": PIECES}
 NORMALIZERS["nfc"] = {"type": "NFC"}
+LETTER_BY_LETTER = "none", "lower", "bert"
 SPLITS = {
     "all": None,
     "space": {"type": "WhitespaceSplit"},
@@ -85,6 +86,14 @@ def pack_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "added": [token["id"] for token in plain],
         "unknown": None if unknown is None else vocabulary[unknown],
     }
+
+
+def check_places(saved: dict[str, Any]) -> None:
+    """Raise UserError if a page can't say where in a text the tokens of a tokenizer are."""
+    if saved["normalizer"] not in LETTER_BY_LETTER:
+        refuse("normalizer", saved["normalizer"])
+    if saved["added"]:
+        refuse("added token", saved["tokens"][saved["added"][0]])
 
 
 JAVASCRIPT_WORDS = "|".join(

@@ -11,9 +11,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from helpers.looking import TEXT, reader
 from helpers.saved import HARD, open_saved, prompts
 from regard.errors import UserError
+from regard.tasks.span import strip_offsets
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
-from regard.viewer.saved_tokenizer import pack_tokenizer
+from regard.viewer.saved_tokenizer import LETTER_BY_LETTER, pack_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +151,21 @@ def test_tokenizers(kind, opened):
     cut = [row[1::2] for row in ids]  # bytes that are no character
     script = """([saved, texts, ids]) => {
       const tokenizer = new regard.model.reader.constructor(saved);
-      return [texts.map((text) => tokenizer.encode(text)), ids.map((row) => tokenizer.decode(row)),
+      const places = saved.placed ? texts.map((text) => tokenizer.encodePlaces(text)) : [];
+      return [places, texts.map((text) => tokenizer.encode(text)), ids.map((row) => tokenizer.decode(row)),
         ids.map((row) => tokenizer.words(row))];
     }"""
     saved = json.loads(json.dumps(pack_tokenizer(tokenizer)))
-    encoded, decoded, words = opened.evaluate(script, [saved, texts, [*ids, *cut]])
+    saved["placed"] = saved["normalizer"] in LETTER_BY_LETTER and not saved["added"]
+    placed, encoded, decoded, words = opened.evaluate(script, [saved, texts, [*ids, *cut]])
+    assert len(placed) == saved["placed"] * len(texts)
+    for text, one, (want, offsets) in zip(texts, placed, tokenizer.encode_offsets(texts), strict=False):
+        assert one["ids"] == want
+        have = [
+            tuple(len(text.encode("utf-16-le")[: 2 * x].decode("utf-16-le")) for x in place)
+            for place in one["places"]
+        ]  # in characters
+        assert have == [strip_offsets(text, *offset) for offset in offsets]
     assert encoded == ids
     assert decoded == [tokenizer.decode(row) for row in (*ids, *cut)]
     assert words == [tokenizer.tokens(row) for row in (*ids, *cut)]

@@ -1,6 +1,7 @@
 /* What a saved model reads of an input, and how its answer is written: greedily, token by token. */
 
 import { Run } from "./local_run.js";
+import { findAnswer, readQuestion } from "./local_span.js";
 import { readWindows, splitWords } from "./local_words.js";
 
 const BLANK = /_{2,}|\[MASK\]|<extra_id_\d+>/;
@@ -138,6 +139,10 @@ const TEXTS = {
     const inside = reader.encode(text);
     const ids = [task.first?.[0] ?? 0, ...inside.slice(0, task.context - 2), task.end ?? 0];
     return { ids: { text: ids }, unread: Math.max(0, inside.length - (task.context - 2)) };
+  },
+  span(model, text) {
+    const { parts: [{ ids, second, may }], unread } = readQuestion(model, text);
+    return { ids: { text: ids }, second, may, unread };
   },
   classify({ task, reader }, text) {
     const [a, b] = text.split("\t").slice(0, 2).map((part) => reader.encode(part));
@@ -361,6 +366,7 @@ export async function answer(model, input) {
     const output = task.reads === "restore" ? fillIn(model, reading.ids.source, ids) : writer.decode(ids);
     return { output, ids };
   }
+  if (task.reads === "span") return { output: findAnswer(model, String(input)), ids: [] };
   if (task.reads === "tag") return { output: tagWords(model, String(input)), ids: [] };
   const run = new Run(program, reading);
   run.advance();

@@ -46,7 +46,7 @@ const SPLITS = {
   signs: (text, [pattern]) => text.match(pattern) ?? [],
   bert: (text) => text.match(/[!-/:-@[-`{-~\p{P}]|[^\p{White_Space}!-/:-@[-`{-~\p{P}]+/gu) ?? [],
   bytes: (text, patterns) => patterns.reduce((parts, pattern) =>
-    parts.flatMap((part) => isolate(part, pattern)), text ? [text] : []).map(toSymbols),
+    parts.flatMap((part) => isolate(part, pattern)), text ? [text] : []), // then their symbols
 };
 
 /** @type {Record<string, (text: string) => string>} */
@@ -102,6 +102,42 @@ function likeliestPieces(word, scores, longest) {
   const pieces = [];
   for (let to = word.length; to > 0; to = best[to].from) pieces.unshift(word.slice(best[to].from, to));
   return pieces;
+}
+
+/** A text that is changed letter by letter, and where each unit of the result comes from.
+ * @type {(text: string, change: (letter: string) => string) =>
+ *   { changed: string, origins: [from: number, to: number][] }} */
+function alignLetters(text, change) {
+  /** @type {[number, number][]} */
+  const origins = [];
+  let [changed, at] = ["", 0];
+  for (const letter of text) {
+    const one = change(letter);
+    changed += one;
+    for (let i = 0; i < one.length; i++) origins.push([at, at + letter.length]);
+    at += letter.length;
+  }
+  return { changed, origins };
+}
+
+/** For each byte of a text, the units of its character.
+ * @param {string} text */
+function byteUnits(text) {
+  let at = 0;
+  return Array.from(text).flatMap((letter) => {
+    const place = [at, at += letter.length];
+    return Array.from(new TextEncoder().encode(letter), () => place);
+  });
+}
+
+const SPACE = /^[\p{White_Space}\x1c-\x1f]$/u;
+
+/** @type {(text: string, from: number, to: number) => [from: number, to: number]} */
+function trimPlace(text, from, to) {
+  let [begin, end] = [from, to];
+  while (begin < end && SPACE.test(text[end - 1])) end -= 1;
+  while (begin < end && SPACE.test(text[begin])) begin += 1;
+  return [begin, end];
 }
 
 /** @type {[string, string][]} */
@@ -164,8 +200,34 @@ export class Tokenizer {
     return this.#encodeAround(text, this.saved.added, (part) => {
       const { normalizer, split } = this.saved;
       const words = SPLITS[split](NORMALIZERS[normalizer](part), this.patterns);
-      return words.flatMap((word) => this.#encodeWord(word));
+      return words.flatMap((word) => this.#encodeWord(word).map(({ id }) => id));
     });
+  }
+
+  /**
+   * The ids of a text with their places in it, without the spaces at their ends; of tokenizers that change a
+   * text letter by letter.
+   * @param {string} text
+   */
+  encodePlaces(text) {
+    const { normalizer, split } = this.saved;
+    const { changed, origins } = alignLetters(text, NORMALIZERS[normalizer]);
+    /** @type {[from: number, to: number][]} */
+    const places = [];
+    /** @type {number[]} */
+    const ids = [];
+    let at = 0;
+    for (const word of SPLITS[split](changed, this.patterns)) {
+      const begin = changed.indexOf(word, at);
+      at = begin + word.length;
+      const units = split === "bytes" ? byteUnits(word) : Array.from(word.split(""), (_, i) => [i, i + 1]);
+      for (const { id, from, to } of this.#encodeWord(word)) {
+        ids.push(id);
+        const [first, last] = [origins[begin + units[from][0]], origins[begin + units[to - 1][1] - 1]];
+        places.push(trimPlace(text, first[0], last[1]));
+      }
+    }
+    return { ids, places };
   }
 
   /** A text in which a special token's spelling is the token.
@@ -184,17 +246,30 @@ export class Tokenizer {
     return parts.flatMap((part, i) => (i % 2 ? [this.ids.get(part) ?? 0] : encode(part)));
   }
 
-  /** @type {(word: string) => number[]} */
-  #encodeWord(word) {
-    const { model, unknown, whole, bytes, fuse } = this.saved;
-    if (whole && this.ids.has(word)) return [/** @type {number} */ (this.ids.get(word))];
+  /** The ids of a word, each with its place in the word, or in its bytes.
+   * @type {(text: string) => { id: number, from: number, to: number }[]} */
+  #encodeWord(text) {
+    const { model, unknown, whole, bytes, fuse, split } = this.saved;
+    const word = split === "bytes" ? toSymbols(text) : text;
+    const known = this.ids.get(word);
+    if (whole && known !== undefined) return [{ id: known, from: 0, to: word.length }];
     const pieces = model === "merges" ? mergePairs(word, this.ranks)
       : model === "pieces" ? longestPieces(word, this.ids) ?? [""]
         : model === "scores" ? likeliestPieces(word, this.scores, this.longest) : [word];
-    const known = bytes ? pieces.flatMap((piece) => this.#spellBytes(piece)) : pieces;
-    const ids = known.map((piece) => this.ids.get(piece) ?? unknown);
-    return ids.flatMap((id, i) =>
-      (id === null || (fuse && id === unknown && i && ids[i - 1] === unknown) ? [] : [id]));
+    /** @type {{ id: number, from: number, to: number }[]} */
+    const result = [];
+    let to = 0;
+    pieces.forEach((piece, i) => {
+      const from = to;
+      to += model === "pieces" && i ? piece.length - 2 : piece.length || word.length;
+      for (const token of bytes ? this.#spellBytes(piece) : [piece]) {
+        const id = this.ids.get(token) ?? unknown;
+        const before = result[result.length - 1];
+        if (fuse && id === unknown && before?.id === unknown) before.to = to;
+        else if (id !== null) result.push({ id, from, to });
+      }
+    });
+    return result;
   }
 
   /** A piece that is no token as tokens of its bytes, if there are such.

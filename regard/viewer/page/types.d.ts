@@ -451,7 +451,7 @@ interface SavedTemplate {
 }
 
 interface SavedTask {
-  reads: "write" | "fill" | "next" | "replaced" | "classify" | "tag" | "embed" | "translate" | "chat" | "restore" | "image";
+  reads: "write" | "fill" | "next" | "replaced" | "span" | "classify" | "tag" | "embed" | "translate" | "chat" | "restore" | "image";
   /** It writes a target to a source; it generates tokens. */
   writes: boolean;
   generates: boolean;
@@ -471,6 +471,9 @@ interface SavedTask {
   after?: number[];
   room?: number;
   unknown?: number;
+  /** Between a question and its text, and whether there may be no answer. */
+  separators?: number;
+  unanswerable?: boolean;
   template?: SavedTemplate;
   /** Vectors have length 1. */
   normalize?: boolean;
@@ -498,6 +501,8 @@ interface Reading {
   ids: Record<string, number[]>;
   counts?: Record<string, number>;
   second?: number;
+  /** Where an answer may begin or end. */
+  may?: boolean[];
   pixels?: Tensor;
   /** Tokens of the input that don't fit the context, and all of them. */
   unread?: number;
