@@ -16,7 +16,7 @@ from regard.viewer.head_corpus import measure_heads
 from regard.viewer.html import html_page
 from regard.viewer.program import Program
 from regard.viewer.saved_template import pack_template
-from regard.viewer.saved_tokenizer import pack_tokenizer
+from regard.viewer.saved_tokenizer import check_places, pack_tokenizer
 from regard.viewer.session import Session
 
 # Of weights: browsers read the data of a file as one text of at most 2**29 characters, four for three bytes.
@@ -27,6 +27,7 @@ TASKS = (
     "fill",
     "classify",
     "tag",
+    "span",
     "embed",
     "translate",
     "chat",
@@ -35,7 +36,7 @@ TASKS = (
     "caption",
 )
 OF_TASK = "mask", "sentinels", "bounds", "before", "after", "room", "unknown"  # if a task has them
-OF_CONFIG = "turns", "longest", "normalize"
+OF_CONFIG = "turns", "longest", "normalize", "separators", "unanswerable"
 INSTEAD = "give an INPUT to save the page of that one"
 LATER: dict[str, Any] = {
     "logged": False,
@@ -64,6 +65,9 @@ def model_content(
     check_model(model)
     session = trace_example(model) if input is None else Session(model, model.open_input(input), answer)
     program = Program(model, session.trace)
+    tokenizers = [pack_tokenizer(tokenizer) for tokenizer in model.tokenizers]
+    if model.task.predicts == "place":
+        check_places(tokenizers[0])
     manifest: dict[str, Any] = session.manifest | LATER | {"logged": bool(session.log())}
     for part in ("tensors", "sums", "texts"):
         manifest[part] = {name: manifest[part][name] for name in program.names if name in manifest[part]}
@@ -73,7 +77,7 @@ def model_content(
         "model": {
             "program": program.steps(),
             "weights": pack_weights(program.weights),
-            "tokenizers": [pack_tokenizer(tokenizer) for tokenizer in model.tokenizers],
+            "tokenizers": tokenizers,
             "task": describe_task(model, session),
             "patchable": session.whatif.patchable if session.outputs() is not None else [],
             "heads": measure_heads(model),
@@ -110,8 +114,6 @@ def check_model(model: Model) -> None:
     if name not in TASKS or (name == "classify" and isinstance(model.model, EncoderDecoder)):
         kind = f"{name} by writing" if name in TASKS else name
         raise UserError(f"the task {kind} does not run in a page; {INSTEAD}")
-    if name == "fill" and task.config.replaced:
-        raise UserError(f"finding replaced words does not run in a page; {INSTEAD}")
 
 
 def packed_size(weight: Tensor) -> int:
@@ -130,10 +132,13 @@ def has_int8(model: Model) -> bool:
 def describe_task(model: Model, session: Session) -> dict[str, Any]:
     """Describe how an input becomes tokens, and tokens an answer."""
     task, trace = model.task, session.trace
-    follows = task.config.name == "fill" and "label" in trace.tokens  # whether a text follows another
     name = {"converse": "write"}.get(task.config.name, task.config.name)  # in a chat template
+    if name == "fill" and "label" in trace.tokens:
+        name = "next"  # whether a text follows another
+    elif name == "fill" and trace["logits"].ndim == 1:
+        name = "replaced"  # which words were
     about: dict[str, Any] = {
-        "reads": "image" if task.reads == "image" else "next" if follows else name,
+        "reads": "image" if task.reads == "image" else name,
         "writes": task.has_source,
         "generates": task.generates,
         "context": task.context,

@@ -32,6 +32,8 @@ class Program:
         self.trace, self.description = trace, describe_run(model, trace)
         self.weights: dict[str, Tensor] = {}
         self.ops = self._ops(describe_trace(model, trace)[0])
+        if model.task.predicts == "place":
+            self.ops["probabilities"] = {"does": "places", "x": "logits"}
         self.sides: dict[str, Rows] = {}
         self.names = self._computable()
         if not {"logits", "vector"} & {*self.names}:
@@ -97,6 +99,8 @@ class Program:
             return len(op["of"])
         if does in ("patch", "regions") or any(len(term) == 3 and term[2] for term in op.get("terms", [])):
             return len(self.trace[name])
+        if "column" in op and len(shape) == 1:
+            return 1
         if does == "mean" or "row" in op:
             return 1 if len(shape) == 1 or does != "same" else own_side(self.trace, name)
         if does in ("look up", "wave") and op.get("by") in (None, "position"):

@@ -5,10 +5,11 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.text.tokenizer import WORDS, Tokenizer
+from regard.viewer.saved_pattern import to_javascript
 
 GPT2_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 PLAIN_BYTES = GPT2_BYTES | {"use_regex": False}
-DIGITS = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, GPT2_BYTES]}
+EACH_DIGIT = {"type": "Digits", "individual_digits": True}
 SPACE = "▁"  # what SentencePiece writes for a space
 PIECES = {
     "type": "Sequence",
@@ -28,17 +29,18 @@ JOINED_PIECES = {
 }
 BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
 BERT |= {"strip_accents": None, "lowercase": True}
+ISOLATED = {"type": "Split", "behavior": "Isolated", "invert": False}
 WORD_PATTERN = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Removed", "invert": True}
 NORMALIZERS = {"none": None, "lower": {"type": "Lowercase"}, "bert": BERT, "spaces": PIECES}
+NORMALIZERS["nfc"] = {"type": "NFC"}
+LETTER_BY_LETTER = "none", "lower", "bert"
 SPLITS = {
     "all": None,
     "space": {"type": "WhitespaceSplit"},
     "signs": WORD_PATTERN,
     "bert": {"type": "BertPreTokenizer"},
-    "bytes": PLAIN_BYTES,
-    "gpt2": GPT2_BYTES,
-    "digits": DIGITS,
 }
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 JOINS = {
     "spaces": None,
     "plain": {"type": "Fuse"},
@@ -47,6 +49,7 @@ JOINS = {
     "fallback": JOINED_PIECES,
 }
 MODELS = {"BPE": "merges", "WordPiece": "pieces", "Unigram": "scores", "WordLevel": "words"}
+ODD = "single_word", "lstrip", "rstrip", "normalized"  # of a token that is found in texts
 UNUSED = "end_of_word_suffix", "continuing_subword_prefix", "dropout"  # of a model of merges
 # Python's \w and \d in JavaScript, which knows only ASCII; onig's \b is between these, too.
 WORD, NOT_WORD = r"\p{L}\p{M}\p{N}\p{Pc}", r"[^\p{L}\p{M}\p{N}\p{Pc}\p{White_Space}]"
@@ -59,16 +62,18 @@ def pack_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     for token, id in vocabulary.items():
         tokens[id] = token
     unknown, added = model.get("unk_token"), content["added_tokens"]
-    plain = [token["content"] for token in added if not token["special"]]
+    plain = [token for token in added if not token["special"]]
+    odd = [token["content"] for token in plain if any(token[key] for key in ODD)]
     settings = [key for key in UNUSED if model["type"] == "BPE" and model.get(key)]
-    if plain or settings:
-        refuse("added token" if plain else "model", (plain or settings)[0])
+    if odd or settings:
+        refuse("added token" if odd else "model", (odd or settings)[0])
+    split, patterns = describe_split(content["pre_tokenizer"])
     words = tokenizer.tokens(range(tokenizer.vocab))
     return {
         "model": choose(MODELS, model["type"], "model"),
         "normalizer": find(NORMALIZERS, content["normalizer"], "normalizer"),
-        "split": find(SPLITS, content["pre_tokenizer"], "pre_tokenizer"),
-        "pattern": JAVASCRIPT_WORDS,
+        "split": split,
+        "patterns": patterns,
         "join": find(JOINS, content["decoder"], "decoder"),
         "tokens": tokens,
         "words": {id: word for id, word in enumerate(words) if word != tokens[id]},
@@ -77,9 +82,18 @@ def pack_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "whole": bool(model.get("ignore_merges")),
         "bytes": bool(model.get("byte_fallback")),
         "fuse": model["type"] == "BPE" and bool(model.get("fuse_unk")),
-        "specials": [token["id"] for token in added],
+        "specials": [token["id"] for token in added if token["special"]],
+        "added": [token["id"] for token in plain],
         "unknown": None if unknown is None else vocabulary[unknown],
     }
+
+
+def check_places(saved: dict[str, Any]) -> None:
+    """Raise UserError if a page can't say where in a text the tokens of a tokenizer are."""
+    if saved["normalizer"] not in LETTER_BY_LETTER:
+        refuse("normalizer", saved["normalizer"])
+    if saved["added"]:
+        refuse("added token", saved["tokens"][saved["added"][0]])
 
 
 JAVASCRIPT_WORDS = "|".join(
@@ -93,6 +107,28 @@ JAVASCRIPT_WORDS = "|".join(
         NOT_WORD,
     ]
 )
+
+
+def describe_split(part: dict[str, Any] | None) -> tuple[str, list[str]]:
+    """The kind of a pre_tokenizer, and its patterns: that of words; or what is split off in turn."""
+    if part is None or part["type"] not in ("Sequence", "ByteLevel"):
+        return find(SPLITS, part, "pre_tokenizer"), [JAVASCRIPT_WORDS]
+    patterns = []
+    *steps, last = part["pretokenizers"] if part["type"] == "Sequence" else [part]
+    for step in steps:
+        pattern = r"\p{N}" if fits(EACH_DIGIT, step) else step.get("pattern", {}).get("Regex")
+        if not fits(EACH_DIGIT, step) and not (pattern and fits(ISOLATED, step)):
+            refuse("pre_tokenizer", step["type"])
+        patterns.append(pattern)
+    if fits(GPT2_BYTES, last):
+        patterns.append(GPT2)
+    elif not fits(PLAIN_BYTES, last):
+        refuse("pre_tokenizer", last["type"])
+    translated = [to_javascript(pattern) for pattern in patterns]
+    for pattern, known in zip(patterns, translated, strict=True):
+        if known is None:
+            refuse("pre_tokenizer", f"Split by {pattern[:60]}")
+    return "bytes", [known for known in translated if known is not None]
 
 
 def find(known: dict[str, Any], part: dict[str, Any] | None, name: str) -> str:

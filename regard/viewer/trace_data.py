@@ -36,6 +36,7 @@ class Outputs(TypedDict):
     kind: Literal["next", "fill", "classes"]
     rows: str | None
     goes_on: NotRequired[bool]  # the model continues its input
+    between: NotRequired[str]  # a space, if tokens are words
     lens: NotRequired[bool]
     parts: NotRequired[bool]  # the logits can be split into the parts' contributions
     unsplit: NotRequired[str | None]  # why not
@@ -208,6 +209,7 @@ class TraceData:
             "kind": self.model.task.predicts,
             "rows": self.side("logits"),
             "goes_on": self.model.task.generates and not self.model.task.has_source,
+            "between": space_between(self.writer),
             "lens": self.has_lens,
             "parts": self.unsplit is None,
             "unsplit": self.unsplit,
@@ -329,3 +331,10 @@ def max_pool(x: np.ndarray, max_side: int | None) -> np.ndarray:
 def pool_size(x: np.ndarray) -> np.ndarray:
     """The distance from zero; masked numbers (minus infinity) count as the nearest, NaN as the farthest."""
     return np.where(x == -np.inf, -1, np.nan_to_num(np.abs(x), nan=np.inf, posinf=np.inf))
+
+
+def space_between(tokenizer: Any) -> str:
+    """What decoding puts between two tokens: a space, if they are words."""
+    pairs = ((tokenizer.decode([id]), tokenizer.decode([id, id])) for id in range(tokenizer.vocab))
+    word, doubled = next(((one, two) for one, two in pairs if one.strip()), ("", ""))
+    return " " if doubled == f"{word} {word}" else ""

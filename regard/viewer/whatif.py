@@ -276,6 +276,10 @@ class Plan:
             if (key := number(one, "to")) >= S:
                 raise UserError(f"{part}: there are keys 0 to {S - 1}, not {key}")
             replacement = torch.eye(S)[key]  # (S,)
+            if (share := one.get("weight")) is not None:
+                if type(share) not in (int, float) or not 0 <= share <= 1:
+                    raise UserError(f"{part}: weight={str(share)[:20]}; give a weight from 0 to 1")
+                return partial(set_weight, head=head, key=key, weight=share)
 
         def put(x: Tensor) -> None:
             row = x[head]
@@ -290,6 +294,15 @@ class Plan:
 
 def copy_into(new: Tensor, x: Tensor) -> None:
     x.copy_(new.to(x))
+
+
+def set_weight(x: Tensor, head: int, key: int, weight: float) -> None:
+    """Set the weight of one key; the others of the row (H, S) share the rest as before."""
+    row = x[head]
+    if key < len(row):  # later tokens are not generated yet
+        row[key] = 0
+        row.mul_((1 - weight) / row.sum().clamp(min=1e-30))
+        row[key] = weight
 
 
 def number(one: dict[str, Any], name: str) -> int:

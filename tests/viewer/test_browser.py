@@ -97,6 +97,27 @@ def test_keys_move_over_a_matrix_and_open_its_sums(tab):
     it.press("Escape")
 
 
+def test_digits_open_the_views_in_order(tab):
+    """0 is the tenth; a digit beyond the last view, one that is typed, and one with another key open none."""
+    it = tab("gpt", "#view=talk")
+    for at, name in reversed([*enumerate(VIEWS["gpt"])]):
+        it.press(str((at + 1) % 10))
+        it.page.wait_for_selector(f"main section.{name}")
+        it.page.wait_for_selector(f"body[data-view={name}]")
+        assert f"view={name}" in it.page.url
+    before = it.page.url
+    it.press("Control+4", "Alt+4")
+    assert it.page.url == before
+    it.page.focus("#input")
+    it.press("4")
+    it.page.wait_for_function("location.hash.includes('4')")
+    it.wait_until_still()
+    assert it.page.evaluate("document.body.dataset.view") == "look"
+    it = tab("plain", "#view=look")
+    it.press("0")
+    assert "view=look" in it.page.url  # it has nine
+
+
 def test_a_link_opens_the_same_view(tab):
     state = "#view=walk&step=blocks.0.attn.q&head=1&cell=blocks.0.attn.q:1,2,3&at=2,3"
     it = tab("gpt", state)

@@ -64,6 +64,26 @@ def test_a_keystroke_traces_and_the_focus_stays(tab):
     assert it.page.evaluate("history.length") == length  # one step back leads before the typing
 
 
+def test_what_is_typed_is_written_on(tab):
+    """The model's own continuation, below the field; Tab takes it over, and more typing takes it away."""
+    model = shown("gpt").model
+    text = next(text for text in ("the lazy", "over the", "den Hund", "fox dog") if model.ask(text).strip())
+    it = tab("gpt", "#view=look")
+    assert it.page.query_selector("#suggestion") is None  # before anybody types
+    it.page.fill("#input", text)
+    it.page.wait_for_selector("#suggestion")
+    more = it.text("#suggestion bdi")
+    assert model.ask(text).strip().startswith(more.strip())
+    it.page.keyboard.press("Tab")
+    assert it.page.input_value("#input") == f"{text} {more.strip()}"  # between words that are tokens
+    assert it.page.evaluate("document.activeElement.id") == "input"
+    it.page.wait_for_selector(f"#strip button:has-text('{more.split()[-1]}')")
+    it.page.fill("#input", text)
+    it.page.wait_for_selector("#suggestion")
+    it.page.keyboard.press("Escape")
+    assert it.page.query_selector("#suggestion") is None
+
+
 def test_the_same_input_is_not_computed_again(tab):
     it = tab("gpt")
     ids = []

@@ -4,7 +4,7 @@ import pytest
 import tokenizers
 
 from helpers.browsing import WORDS, shown, trained
-from helpers.looking import CONTEXT, reader
+from helpers.looking import CONTEXT, reader, spelled
 from regard.files.locks import lock_folder
 from regard.runs.load import load
 from regard.text.tokenizer import Tokenizer
@@ -29,6 +29,11 @@ def test_tokens_that_do_not_fit_are_counted(task, kind):
 def test_an_answer_that_does_not_fit_is_counted():
     assert Session(reader("translate", "transformer"), "fox", "fox " * 50).manifest["unread"] > 0
     assert Session(reader("classify", "bert", task_labels=("a", "b")), "fox " * 50).manifest["unread"] > 0
+
+
+def test_what_stands_between_tokens():
+    assert shown("gpt").manifest["outputs"]["between"] == " "  # they are words
+    assert Session(spelled(), WORDS).manifest["outputs"]["between"] == ""
 
 
 def test_bytes_of_a_character():

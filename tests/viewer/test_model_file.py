@@ -38,6 +38,7 @@ def efficientnet():
     return model, noise(32)
 
 
+QUESTION = "the fox\tthe quick brown fox jumps"
 CHATML = """{%- if messages[0]['role'] != 'system' -%}<|system|>Be kind.
 {% endif -%}{%- for message in messages -%}
 <|{{ message.role }}|>
@@ -65,6 +66,8 @@ MORE = {
     "rotary": lambda: (reader("translate", "transformer", pre=True, positions="rotary", norm="rms"), TEXT),
     "blank": lambda: (reader("fill", "bert"), "the [MASK] fox"),
     "tag-pieces": lambda: (spelled("tag", "bert", labels=("O", "B-X", "I-X")), TEXT),
+    "span-pieces": lambda: (spelled("span", "bert", longest=5), QUESTION),
+    "span-none": lambda: (reader("span", "bert", task_unanswerable=True, task_separators=2), QUESTION),
     "embed-unit": lambda: (reader("embed", "bert", task_normalize=True, task_longest=7), TEXT),
     "sub-words": lambda: (spelled(), "the lazy fox springt"),
 }
@@ -74,8 +77,10 @@ WRITERS = [
     *("transformer", "rotary", "geglu", "untied", "t5", "gru", "lstm", "plain", "rnn-both"),
     *("chatml", "converse", "swiglu", "qk-norm-learned", "gru-writer", "rnn", "gru-forward", "lstm-additive"),
 ]
-FILLERS = ["blank", "bert", "window", "elmo", "narrow", "long-fill"]
-SENTENCES = ["next", "narrow-next", "elmo-next"]
+FILLERS = ["blank", "bert", "window", "elmo", "narrow", "long-fill", "electra-blank"]
+SENTENCES = ["next", "narrow-next", "elmo-next", "electra-next"]
+DETECTORS = ["electra"]
+FINDERS = ["span", "elmo-span", "span-pieces", "span-none"]
 READERS = [
     *("classes", "pair", "pair-mean", "score", "gpt-classes", "gru-classes", "lstm-classes", "rnn-classes"),
     *("lstm-mean", "elmo-classes", "tag", "tag-pieces", "lstm-tags", "elmo-tag"),
@@ -83,14 +88,32 @@ READERS = [
 EMBEDDERS = ["embed", "embed-unit", "embed-first", "elmo-embed"]
 SEERS = ["vit", "vit-mean", "vit-waves", "captioner", "vit-captioner", "efficientnet"]  # the last is large
 RESTORERS = ["t5-restore", "t5-geglu"]
-TRACED = [*WRITERS, "sub-words", *RESTORERS, *FILLERS, *SENTENCES, *READERS, *EMBEDDERS, *SEERS]
-NAMED = {"span": ["span", "long-span", "elmo-span"], "hear": ["hear", "hear-mean", "hear-waves"]}
-NAMED |= {"replaced": ["electra", "electra-blank", "electra-next"], "words": ["words"]}
-NAMED |= {"mask": ["hard"], "image": ["zoom"], "scores": ["long-classes"], "positions": ["vit-larger"]}
+TRACED = [
+    *WRITERS,
+    "sub-words",
+    *RESTORERS,
+    *FILLERS,
+    *SENTENCES,
+    *DETECTORS,
+    *READERS,
+    *EMBEDDERS,
+    *FINDERS,
+    *SEERS,
+]
+NAMED = {"hear": ["hear", "hear-mean", "hear-waves"]}
+NAMED |= {
+    "words": ["words"],
+    "mask": ["hard"],
+    "image": ["zoom"],
+    "scores": ["long-classes", "long-span"],
+    "positions": ["vit-larger"],
+}
 REFUSED = {kind: word for word, kinds in NAMED.items() for kind in kinds}  # and the word that says why
 
 # To trace, besides what a file opens with
 OTHER_INPUTS = {"t5-restore": "a ___ dog", "t5-geglu": "a ___ dog", "elmo": "the ___ ___ dog"}
+OTHER_INPUTS |= dict.fromkeys(FINDERS, "jumps fox\tover the Hund den, the dog springt -- ü")
+OTHER_INPUTS |= {"electra-blank": "the ___ jumps over the fox"}
 OTHER_INPUTS |= dict.fromkeys(SENTENCES, "jumps over the fox\tden Hund")
 
 OPEN = """content => {
@@ -190,10 +213,10 @@ def test_writes_the_same_tokens(kind, opened, added):
     assert [answer["ids"] for answer in answers] == greedy_ids(model, texts)
 
 
-@pytest.mark.parametrize("kind", [*FILLERS, *SENTENCES, *READERS, *RESTORERS])
+@pytest.mark.parametrize("kind", [*FILLERS, *SENTENCES, *DETECTORS, *READERS, *RESTORERS])
 def test_gives_the_same_answers(kind, opened, added):
     model, _ = added(kind)
-    blank = "" if kind in READERS else "___"
+    blank = "" if kind in (*READERS, *DETECTORS) else "___"
     texts = [text for text in prompts(25, blank) if len(text.split()) < 15]
     if kind in (*SENTENCES, "pair", "score"):
         texts = [] if kind in SENTENCES else texts
@@ -207,12 +230,14 @@ def inputs_for(kind, model, count):
     if model.task.reads == "image":
         rng = np.random.default_rng(5)
         return list(torch.from_numpy(rng.integers(0, 256, (count, *model.task.image_shape), dtype=np.uint8)))
+    if kind in FINDERS:
+        return [f"{text[:30].strip()}\t{text}" for text in (*prompts(count - len(HARD[2:])), *HARD[2:])]
     if kind in SENTENCES:
         parts = [" ".join(text.split()[:6]) for text in prompts(2 * count)]
         return list(map("\t".join, zip(parts[::2], parts[1::2], strict=True)))
     if kind in (*WRITERS, "sub-words", *EMBEDDERS):
         return prompts(count)
-    texts = prompts(4 * count, "" if kind in READERS else "___")
+    texts = prompts(4 * count, "" if kind in (*READERS, *DETECTORS) else "___")
     return [text for text in texts if len(text.split()) < 15][:count]
 
 
@@ -253,6 +278,17 @@ def test_tags_all_words_of_a_long_text(kind, opened, added):
     assert answers == model.ask(texts)
 
 
+@pytest.mark.parametrize("kind", FINDERS)
+def test_finds_the_same_answers(kind, opened, added):
+    """Also in texts that are read in several parts."""
+    model, _ = added(kind)
+    texts = inputs_for(kind, model, 12)
+    texts.append(f"Fox?\t{' '.join(prompts(9))}")
+    answers = [answer["output"] for answer in opened.evaluate(ASK, [kind, texts])]
+    assert answers == model.ask(texts)
+    assert len(set(answers)) > 2
+
+
 @pytest.mark.parametrize("kind", slow_after(len(TRACED) - 1, TRACED))
 def test_every_number_and_its_labels(kind, opened, added):
     model, input = added(kind)
@@ -284,8 +320,8 @@ def test_every_number_and_its_labels(kind, opened, added):
     for name in names:
         have, trace = tensors[name], want.tensor(name).float()
         assert have.shape == trace.shape, name
-        worst = (have - trace).abs().max()
-        assert worst <= 1e-5 * (1 + trace.abs().max()), name
+        near = 1e-5 * (1 + trace[trace.isfinite()].abs().max())
+        torch.testing.assert_close(have, trace, atol=float(near), rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["gpt", "transformer", "gru", "classes", "tag", "blank"])
@@ -294,10 +330,11 @@ def test_changes_and_their_effects(kind, opened, added):
     session = Session(model, input)
     part = session.trace.attentions[-1]
     changes = [{"kind": "silence", "part": part, "head": 0}, {"kind": "hide", "token": 1}]
-    changes.append({"kind": "weights", "part": part, "head": 0, "query": 1, "to": "even"})
+    row = {"kind": "weights", "part": part, "head": 0, "query": 1}
+    changes += [row | {"to": "even"}, row | {"to": 0, "weight": 0.25}]
     opened.evaluate(TRACE, [kind, {}])
     script = "async ([kind, changes]) => models[kind].send('change', { changes })"
-    for subset in (changes[:1], changes[1:2], changes[2:], []):
+    for subset in (changes[:1], changes[1:2], changes[2:3], changes[3:], []):
         have, want = opened.evaluate(script, [kind, subset]), session.whatif.changed(subset)
         assert have["text"] == want["text"]
         assert have["kl"] == pytest.approx(want["kl"], abs=1e-5)

@@ -55,6 +55,16 @@ WHEEL = """([deltaY, ctrlKey]) => {
   stage.dispatchEvent(new WheelEvent("wheel", { deltaY, ctrlKey, cancelable: true }));
   return stage.firstElementChild.style.transform;
 }"""
+FINGERS = """([type, pixels]) => {  // two fingers, so far apart
+  const stage = document.querySelector(".stage");
+  const { x, y, width, height } = stage.getBoundingClientRect();
+  for (const [pointerId, by] of [[1, -0.5], [2, 0.5]]) {
+    const [clientX, clientY] = [x + width / 2 + by * pixels, y + height / 2];
+    const event = { pointerId, pointerType: "touch", clientX, clientY, bubbles: true };
+    stage.firstElementChild.dispatchEvent(new PointerEvent(type, event));
+  }
+  return stage.firstElementChild.style.transform;
+}"""
 FRAMES = """() => {  // where frames of rows and columns lie in their matrices, from 0 to 1
   const boxes = (all) => [...document.querySelectorAll(all)].map((one) => one.getBoundingClientRect());
   const inside = (a, b) => a.left >= b.left - 3 && a.right <= b.right + 3 && a.top >= b.top - 3
@@ -208,10 +218,11 @@ def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     assert "depth" not in state(it)
 
 
-def test_the_wheel_zooms_and_the_picture_follows(tab):
-    """With Ctrl, which is how browsers tell of two fingers on a touch pad."""
+def test_the_wheel_and_a_pinch_zoom_and_the_picture_follows(tab):
+    """The wheel with Ctrl, which is how browsers tell of two fingers on a touch pad."""
     it = tab("gpt", reduced_motion="no-preference")
     it.page.wait_for_selector(".queries .chip")
+    it.page.evaluate("import('/page/scene_gestures.js').then(() => {})")  # comes after the picture
     assert "scale" not in it.page.evaluate(WHEEL, [-80, False])
     assert "scale(1." in it.page.evaluate(WHEEL, [-80, True])
     it.page.wait_for_function("() => !document.querySelector('.stage .layer').style.transform")
@@ -220,6 +231,19 @@ def test_the_wheel_zooms_and_the_picture_follows(tab):
     it.page.wait_for_selector(".layer.block:only-child .card-box")
     it.page.wait_for_timeout(700)  # one depth at a time
     it.page.evaluate(WHEEL, [200, True])
+    it.page.wait_for_selector(".layer.model:only-child .chip")
+    it.page.wait_for_timeout(700)
+    it.page.evaluate(FINGERS, ["pointerdown", 100])  # on a touch screen
+    assert "scale(1.2" in it.page.evaluate(FINGERS, ["pointermove", 120])
+    it.page.evaluate(FINGERS, ["pointerup", 120])
+    assert it.page.eval_on_selector(".stage .layer", "one => one.style.transform") == ""
+    assert "depth" not in state(it)
+    it.page.evaluate(FINGERS, ["pointerdown", 100])
+    it.page.evaluate(FINGERS, ["pointermove", 150])
+    it.page.wait_for_selector(".layer.block:only-child .card-box")
+    it.page.wait_for_timeout(700)
+    it.page.evaluate(FINGERS, ["pointerdown", 150])
+    it.page.evaluate(FINGERS, ["pointermove", 90])
     it.page.wait_for_selector(".layer.model:only-child .chip")
 
 
@@ -294,8 +318,14 @@ def test_a_product_plays_term_by_term(tab):
     it.page.click("#play")
     it.page.wait_for_selector(".running[data-done=true]")
     assert close(it.text(".running b"), float(q @ k))
-    it.open("#view=look&depth=product&of=heads&layer=1&head=1&at=3,2&token=3")
-    assert close(it.text(".terms .total b"), float(trace["blocks.1.attn.heads"][1, 3, 2]))
+    for name in ("product", "of"):  # its name in older links, which Space has, too
+        it.turn(f"#view=look&depth=product&{name}=heads&layer=1&head=1&at=3,2&token=3")
+        it.page.wait_for_selector(".crumbs [aria-current]:has-text('Weights × V')")
+        assert close(it.text(".terms .total b"), float(trace["blocks.1.attn.heads"][1, 3, 2]))
+        it.visit("space")
+        it.page.wait_for_selector("section.space")
+        assert state(it)["product"] == "heads"
+        assert "of" not in state(it)
 
 
 def test_the_selected_token_and_head_stay_selected(tab):
@@ -443,6 +473,10 @@ def test_axe_finds_nothing(tab, scheme):
         it = tab(kind, color_scheme=scheme)
         for depth in depths:
             assert axe_violations(it.turn(f"#view=look{depth}").page, scheme) == ""
+        it.turn("#view=look")
+        it.page.click("#change")
+        it.page.wait_for_selector("dialog section")
+        assert axe_violations(it.page, scheme) == ""
 
 
 def test_tokens_of_a_short_side_are_its_own(tab):

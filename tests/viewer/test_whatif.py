@@ -65,15 +65,20 @@ def test_changes_are_those_of_regard_change(kind):
     if kind in ("gru", "captioner"):
         return  # their words come one by one: below
     own = [2.0, *[0.0] * (S - 2), 6.0]
+    rest = torch.ones(S)
+    rest[1] = 0
     for to, row in (
         (1, lambda x: torch.eye(S)[1]),
         ("even", lambda x: (x > 0) / (x > 0).sum()),
         (own, lambda x: torch.tensor(own) / 8),
+        ((1, 0.25), lambda x: 0.75 * rest * x / (rest * x).sum() + 0.25 * torch.eye(S)[1]),
+        ((1, 0), lambda x: rest * x / (rest * x).sum()),
     ):
+        how = {"to": to[0], "weight": to[1]} if isinstance(to, tuple) else {"to": to}
         with change(it.model, {f"{part}.weights": put(0, 2, row)}):
             after = logits(kind)
         agrees(
-            whatif.changed([{"kind": "weights", "part": part, "head": 0, "query": 2, "to": to}]),
+            whatif.changed([{"kind": "weights", "part": part, "head": 0, "query": 2} | how]),
             before,
             after,
         )
@@ -166,6 +171,10 @@ def test_the_ranking_is_that_of_effects():
             {"kind": "weights", "part": "blocks.0.attn", "head": 0, "query": 0, "to": [1, 1, 1, 1, -1]},
             "none below",
         ),
+        (
+            {"kind": "weights", "part": "blocks.0.attn", "head": 0, "query": 0, "to": 1, "weight": 2},
+            "from 0 to 1",
+        ),
         ({"kind": "take", "part": "blocks.0.output"}, "give the other input"),
         ({"kind": "take", "part": "logits", "input": "the fox"}, "logits: not a part"),
         ({"kind": "take", "part": "blocks.0.output", "input": "the fox"}, "has 2 tokens, this one 5"),
@@ -219,6 +228,68 @@ def test_the_server_refuses(tmp_path):
 def address(changes, **more):
     state = {"view": "whatif", "changes": json.dumps(changes)} | more
     return "#" + "&".join(f"{name}={quote(str(value))}" for name, value in state.items())
+
+
+def changes_of(it):
+    """What the address says is changed."""
+    return json.loads(it.page.evaluate("new URLSearchParams(location.hash.slice(1)).get('changes')") or "[]")
+
+
+def test_the_scene_itself_is_changed(tab):
+    """A click on the selected token or head, or on a ribbon, opens what can be changed; `u` undoes it."""
+    it, part = tab("transformer", "#view=look&part=cross&layer=1&head=2&token=2"), "decoder.1.cross"
+    weights = shown("transformer").trace[f"{part}.weights"][2, 2]
+    key = int(weights.argmax())
+    ribbon = f".ribbons.strong path[data-of='{key}']"
+    it.page.wait_for_selector(ribbon)
+    it.page.dispatch_event(ribbon, "click", {"clientX": 500, "clientY": 500, "bubbles": True})
+    it.page.focus("#change-weight")
+    assert float(it.page.input_value("#change-weight")) == pytest.approx(float(weights[key]), abs=5e-3)
+    it.page.fill("#change-weight", "0.25")
+    it.page.wait_for_selector(f"{ribbon}[data-weight='0.25']")
+    it.page.fill("#change-weight", "0.5")  # in place of the first change
+    it.page.wait_for_selector(f"{ribbon}[data-weight='0.5']")
+    edge = {"kind": "weights", "part": part, "head": 2, "query": 2, "to": key}
+    assert changes_of(it) == [edge | {"weight": 0.5}]
+    it.page.click("#change-cut")
+    it.page.wait_for_selector(ribbon, state="detached")
+    assert changes_of(it) == [edge | {"weight": 0}]
+    assert it.page.query_selector("dialog") is None
+    it.page.click("#head-2")  # the selected one
+    it.page.click("#change-silence")
+    it.page.wait_for_selector("#head-2.gone")
+    it.page.dispatch_event("#keys-1", "contextmenu")
+    it.page.click("#change-hide")
+    it.page.wait_for_selector("#keys-1.gone")
+    assert [one["kind"] for one in changes_of(it)] == ["weights", "silence", "hide"]
+    it.visit("whatif")  # they are there in all views
+    it.wait(".changes li", "looks at")
+    assert len(it.page.query_selector_all(".changes li")) == 3
+    it.turn("#view=look&part=cross&layer=1&head=2&token=2" + quote_changes(changes_of(it)))
+    for kinds in (["weights", "silence"], ["weights"]):
+        it.press("u")
+        assert [one["kind"] for one in changes_of(it)] == kinds
+    it.page.wait_for_selector("#head-2:not(.gone)")
+    it.page.dispatch_event("#keys-1", "contextmenu")
+    it.page.fill("#change-word", "lazy")
+    it.press("Enter")
+    it.wait("#keys-1", "lazy")
+    assert it.page.input_value("#input") == "the lazy brown fox jumps"
+    it.page.click("#undo")
+    it.wait("#keys-1", "quick")
+    it.page.click("#queries-2")  # a word of the answer
+    it.page.fill("#change-word", "Hund")
+    it.press("Enter")
+    it.wait("#queries-2", "Hund")
+    it.page.click("#change")
+    it.wait("dialog h3", "Head 2")
+    assert len(it.page.query_selector_all("dialog section")) == 3
+    it.press("Escape")
+    it.page.wait_for_selector("dialog", state="detached")
+
+
+def quote_changes(changes):
+    return f"&changes={quote(json.dumps(changes, separators=(',', ':')))}"
 
 
 @pytest.mark.parametrize("kind", slow_after(3, KINDS))
@@ -318,6 +389,7 @@ def test_a_saved_page_shows_the_lines(tab, tmp_path):
         {"kind": "weights", "part": part, "head": 0, "query": 4, "to": 2},
         {"kind": "hide", "token": 0},
         {"kind": "take", "part": "blocks.0.output", "at": 1, "input": "the lazy fox"},
+        {"kind": "weights", "part": part, "head": 2, "query": 4, "to": 3, "weight": 0.125},
     ]
     it = tab(f"file://{tmp_path / 'a.html'}", address(changes))
     assert "this file holds only its numbers" in it.text("section.whatif")

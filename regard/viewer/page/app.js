@@ -7,7 +7,7 @@ import { LiveInput } from "./input.js";
 import { listenToKeys } from "./keys.js";
 import { pointAt } from "./scene.js";
 import {
-  canUndo, readChanges, selectedSide, selectedToken, setChanges, undoChange,
+  canUndo, readChanges, readState, selectedSide, selectedToken, setChanges, undoChange,
 } from "./selection.js";
 import { openSource, StatusError } from "./source.js";
 import { showStrip } from "./strip.js";
@@ -42,7 +42,7 @@ const app = {
  * @returns {State}
  */
 function readAddress() {
-  const { control, ...state } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  const { control, ...state } = readState(location.hash.slice(1));
   if (control) {
     sessionStorage.setItem("control", control);
     history.replaceState(null, "", writeAddress(state));
@@ -301,6 +301,8 @@ function showInput(form) {
     const exact = app.manifest.exact ? "token by token, as the model read it" : "";
     told.replaceChildren(...output, h("span", { class: "pale exact" }, exact), unreadNote());
     live.show(input ?? "");
+    const { outputs, base } = app.manifest;
+    if (live.typing && outputs?.goes_on && !model.talks && !base) suggestMore();
     form.onsubmit = (event) => {
       event.preventDefault();
       live.submit();
@@ -313,6 +315,8 @@ const live = new LiveInput((input, typing) => {
   const others = { answer: null, ids: null, written: null, at: null, cell: null, row: null, token: null };
   go({ input, ...others }, { replace: typing });
 });
+
+const suggestMore = async () => (await import("./suggestion.js")).suggest(app, live.field);
 
 /** What of the text the model does not read. */
 function unreadNote() {

@@ -176,7 +176,8 @@ function takeForm(app, patchable) {
  * @param {Manifest} manifest
  * @param {Change} change
  */
-export function describeChange(manifest, { kind, part, head, query, to, token, at, input, picture }) {
+export function describeChange(manifest, change) {
+  const { kind, part, head, query, to, weight, token, at, input, picture } = change;
   const attention = namedAttentions(manifest).find(({ name }) => name === part);
   const where = attention ? attention.words[0].toLowerCase() + attention.words.slice(1) : label(part, 40);
   /** @type {(side: string | null | undefined, i: unknown) => string} */
@@ -188,8 +189,9 @@ export function describeChange(manifest, { kind, part, head, query, to, token, a
     const from = picture ? `another ${fileKind(manifest.model).noun}` : `“${label(input, 40)}”`;
     return `${label(part, 60)}${place} is taken from ${from}`;
   }
-  const how = Array.isArray(to) ? `with ${label(to.join(" "), 40)}`
-    : to === "even" ? "evenly" : `only at ${word(attention?.columns, to)}`;
+  const share = weight === undefined ? "" : ` with ${label(weight, 8)}`;
+  const how = Array.isArray(to) ? `with ${label(to.join(" "), 40)}` : to === "even" ? "evenly"
+    : `${share ? "" : "only "}at ${word(attention?.columns, to)}${share}`;
   return `Head ${label(head, 8)} of ${where}: ${word(attention?.rows, query)} looks ${how}`;
 }
 
@@ -198,9 +200,13 @@ export function describeChange(manifest, { kind, part, head, query, to, token, a
  * @param {Change} change
  * @param {string} other the name of what is taken from another input
  */
-function changeBody({ kind, head, query, to, at }, other) {
+function changeBody({ kind, head, query, to, weight, at }, other) {
   if (kind === "take") return at === undefined ? [`    x[:] = ${other}`] : [`    x[${at}] = ${other}[${at}]`];
   const row = `x[${head}, ${query}]`;
+  if (weight !== undefined) { // of one key; the others share the rest as before
+    const rest = `    ${row} *= ${1 - weight} / ${row}.sum()`;
+    return [`    ${row}[${to}] = 0`, rest, `    ${row}[${to}] = ${weight}`];
+  }
   const weights = Array.isArray(to) ? `torch.tensor([${to.join(", ")}])`
     : to === "even" ? `(${row} > 0).float()` : `torch.eye(x.shape[-1])[${to}]`;
   return [`    new = ${weights}`, `    ${row} = new / new.sum()`];

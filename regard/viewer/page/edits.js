@@ -4,6 +4,20 @@ import { h, label } from "./dom.js";
 import { parsePlace, readChanges, setChanges, sideTokens } from "./selection.js";
 
 /**
+ * Whether a head is silenced, and what changes that.
+ * @type {(app: App, part: string, head: number) => { isSilenced: boolean, toggle: () => void }}
+ */
+export function toggleSilence(app, part, head) {
+  const changes = readChanges(app.state);
+  const isThis = (/** @type {Change} */ one) =>
+    one.kind === "silence" && one.part === part && one.head === head;
+  const isSilenced = changes.some(isThis);
+  const toggle = () => setChanges(app, isSilenced ? changes.filter((one) => !isThis(one))
+    : [...changes, { kind: "silence", part, head }]);
+  return { isSilenced, toggle };
+}
+
+/**
  * Buttons that change the head and the cell that are looked at; call `update` when another cell is chosen.
  * @param {App} app
  * @param {AttentionInfo} attention
@@ -15,14 +29,10 @@ export function editButtons(app, attention, head) {
   const [rows, columns] = sideTokens(manifest, attention);
   const part = attention.name;
   const add = (/** @type {Change} */ change) => setChanges(app, [...readChanges(app.state), change]);
-  const isThis = (/** @type {Change} */ one) =>
-    one.kind === "silence" && one.part === part && one.head === head;
-  const silenced = readChanges(app.state).some(isThis);
+  const { isSilenced, toggle } = toggleSilence(app, part, head);
   const silence = h("button", {
-    type: "button", id: "silence-head", "aria-pressed": String(silenced),
-    onclick: () => (silenced ? setChanges(app, readChanges(app.state).filter((one) => !isThis(one)))
-      : add({ kind: "silence", part, head })),
-  }, silenced ? "Silenced: undo it" : "Silence this head");
+    type: "button", id: "silence-head", "aria-pressed": String(isSilenced), onclick: toggle,
+  }, isSilenced ? "Silenced: undo it" : "Silence this head");
   const place = () => parsePlace(app.state.at, [rows.length, columns.length]);
   const only = h("button", { type: "button", id: "look-only", onclick: () => {
     const at = place();

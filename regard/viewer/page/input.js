@@ -35,6 +35,8 @@ export class LiveInput {
   #timer;
   /** @type {string | null} */
   #sent = null;
+  /** Whether somebody is typing. */
+  typing = false;
 
   /** @param {(text: string, typing: boolean) => void} send */
   constructor(send) {
@@ -62,6 +64,7 @@ export class LiveInput {
     this.problem.replaceChildren(...(empty ? [alertBox("Write something: there is nothing to trace.")] : []));
     if (empty) return;
     this.#sent = text;
+    this.typing = typing;
     this.send(text, typing);
   }
 

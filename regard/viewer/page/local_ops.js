@@ -126,8 +126,23 @@ function add(run, { terms, width, heads }, t) {
 }
 
 /** @type {RowOperation} */
-const same = (run, step, t) =>
-  repeatHeads(operandRow(run, one(step.x), /** @type {number | undefined} */ (step.row), t), step);
+function same(run, step, t) {
+  const { column } = step;
+  if (column !== undefined) { // one number of each row
+    return Float32Array.from({ length: run.count(one(step.x)) }, (_, i) => run.row(one(step.x), i)[column]);
+  }
+  return repeatHeads(operandRow(run, one(step.x), /** @type {number | undefined} */ (step.row), t), step);
+}
+
+/** The logarithm of a softmax over the rows of a column, where an answer may begin or end.
+ * @type {(run: Run, name: string, column: number) => number[]} */
+export function logPlaces(run, name, column) {
+  const scores = Array.from({ length: run.count(name) }, (_, t) =>
+    (run.may?.[t] === false ? -Infinity : run.row(name, t)[column]));
+  const peak = Math.max(...scores);
+  const sum = scores.reduce((total, x) => total + Math.exp(x - peak), 0);
+  return scores.map((x) => x - peak - Math.log(sum));
+}
 
 /** @type {(x: string | string[] | undefined) => string} */
 const one = (x) => /** @type {string} */ (x);
@@ -324,6 +339,8 @@ const segment = (run, _, t) => Float32Array.of(t >= run.second ? 1 : 0);
 const OPERATIONS = {
   "look up": lookUp, wave, distance, add, same, join: same, linear, turn, norm, dot, additive, scale, softmax,
   average, mean, activate, gate, largest, multiply, blend, combine, concat, before, rows, segment,
+  places: (run, { x }, t) => Float32Array.from(run.row(one(x), t), (_, c) =>
+    Math.exp(logPlaces(run, one(x), c)[t])),
   mask: (run, step, t) => maskRow(run, step, t).may,
   reason: (run, step, t) => maskRow(run, step, t).reason,
 };

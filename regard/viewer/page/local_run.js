@@ -60,11 +60,12 @@ export class Run {
    * @param {Reading} reading
    * @param {Edits} [edits]
    */
-  constructor(program, { ids, counts = {}, second = Infinity, pixels }, edits = {}) {
+  constructor(program, { ids, counts = {}, second = Infinity, may, pixels }, edits = {}) {
     this.program = program;
     this.ids = Object.fromEntries(Object.entries(ids).map(([side, row]) => [side, [...row]]));
     this.counts = counts; // rows of a side that has no ids: the regions of an image
     this.second = second;
+    this.may = may; // where an answer may begin or end
     this.edits = edits;
     if (pixels) this.#images.set("pixels", pixels);
     for (const name of program.names) this.#rows.set(name, []);

@@ -1,6 +1,7 @@
 /* What a saved model reads of an input, and how its answer is written: greedily, token by token. */
 
 import { Run } from "./local_run.js";
+import { findAnswer, readQuestion } from "./local_span.js";
 import { readWindows, splitWords } from "./local_words.js";
 
 const BLANK = /_{2,}|\[MASK\]|<extra_id_\d+>/;
@@ -130,6 +131,18 @@ const TEXTS = {
     }
     checkLength(inside.length + 2, task);
     return { ids: { text: [first, ...inside, end] } };
+  },
+  replaced({ task, reader }, text) {
+    if (text.includes("\t") || BLANK.test(text)) {
+      throw new Error("this file finds replaced words; save it with a text that has ___, or with two texts");
+    }
+    const inside = reader.encode(text);
+    const ids = [task.first?.[0] ?? 0, ...inside.slice(0, task.context - 2), task.end ?? 0];
+    return { ids: { text: ids }, unread: Math.max(0, inside.length - (task.context - 2)) };
+  },
+  span(model, text) {
+    const { parts: [{ ids, second, may }], unread } = readQuestion(model, text);
+    return { ids: { text: ids }, second, may, unread };
   },
   classify({ task, reader }, text) {
     const [a, b] = text.split("\t").slice(0, 2).map((part) => reader.encode(part));
@@ -314,6 +327,14 @@ function fillBlanks({ task, reader }, run) {
   }).join("; ");
 }
 
+/** The words that were most likely replaced.
+ * @type {(model: Model, run: Run) => string} */
+function findReplaced({ reader }, run) {
+  const words = reader.words(run.ids.text.slice(1, -1));
+  const p = run.row("probabilities", 0).subarray(1, -1);
+  return topIds(p, BEST).map((t) => `${words[t].trim()} ${p[t].toFixed(2)}`).join(", ");
+}
+
 /** Each word with its tag.
  * @type {(model: Model, text: string) => string} */
 function tagWords(model, text) {
@@ -345,11 +366,16 @@ export async function answer(model, input) {
     const output = task.reads === "restore" ? fillIn(model, reading.ids.source, ids) : writer.decode(ids);
     return { output, ids };
   }
+  if (task.reads === "span") return { output: findAnswer(model, String(input)), ids: [] };
   if (task.reads === "tag") return { output: tagWords(model, String(input)), ids: [] };
   const run = new Run(program, reading);
   run.advance();
   if (task.reads === "embed") return { output: writeVector(task, run.row("vector", 0)), ids: [] };
   if (task.reads === "fill") return { output: fillBlanks(model, run), ids: [] };
+  if (task.reads === "replaced") {
+    if (reading.unread) checkLength(reading.unread + task.context, task);
+    return { output: findReplaced(model, run), ids: [] };
+  }
   const logits = run.row("logits", 0);
   const best = argmax(logits);
   const [low, high] = task.bounds ?? [0, 1];

@@ -1,7 +1,5 @@
 /* Tokenizers of a saved model: texts to ids and back, as the tokenizers library does it. */
 
-const GPT2 = new RegExp("'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+"
-  + "| ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+", "gu");
 const LONGEST_WORD = 100; // characters; WordPiece makes <unk> of more
 
 /** GPT-2's symbol of each byte: itself if it is printable, else a character from 256 on. */
@@ -29,25 +27,31 @@ function normalizeBert(text) {
   return lowerCase(spaced.normalize("NFD").replace(/\p{Mn}/gu, ""));
 }
 
-/** @param {string} text */
-function splitGpt2(text) {
-  return (text.match(GPT2) ?? []).map(toSymbols);
+/** The matches of a pattern, and what is between them.
+ * @type {(text: string, pattern: RegExp) => string[]} */
+function isolate(text, pattern) {
+  const parts = [];
+  let at = 0;
+  for (const { index, 0: match } of text.matchAll(pattern)) {
+    parts.push(text.slice(at, index), match);
+    at = index + match.length;
+  }
+  return [...parts, text.slice(at)].filter(Boolean);
 }
 
-/** @type {Record<string, (text: string, pattern: string) => string[]>} */
+/** @type {Record<string, (text: string, patterns: RegExp[]) => string[]>} */
 const SPLITS = {
   all: (text) => (text ? [text] : []),
   space: (text) => text.match(/\P{White_Space}+/gu) ?? [],
-  signs: (text, pattern) => text.match(new RegExp(pattern, "gu")) ?? [],
+  signs: (text, [pattern]) => text.match(pattern) ?? [],
   bert: (text) => text.match(/[!-/:-@[-`{-~\p{P}]|[^\p{White_Space}!-/:-@[-`{-~\p{P}]+/gu) ?? [],
-  bytes: (text) => (text ? [toSymbols(text)] : []),
-  gpt2: splitGpt2,
-  digits: (text) => text.split(/(\p{N})/u).flatMap(splitGpt2), // each by itself
+  bytes: (text, patterns) => patterns.reduce((parts, pattern) =>
+    parts.flatMap((part) => isolate(part, pattern)), text ? [text] : []), // then their symbols
 };
 
 /** @type {Record<string, (text: string) => string>} */
 const NORMALIZERS = {
-  none: (text) => text, lower: lowerCase, bert: normalizeBert,
+  none: (text) => text, lower: lowerCase, bert: normalizeBert, nfc: (text) => text.normalize("NFC"),
   spaces: (text) => (text ? `▁${text.replaceAll(" ", "▁")}` : ""),
 };
 
@@ -100,6 +104,42 @@ function likeliestPieces(word, scores, longest) {
   return pieces;
 }
 
+/** A text that is changed letter by letter, and where each unit of the result comes from.
+ * @type {(text: string, change: (letter: string) => string) =>
+ *   { changed: string, origins: [from: number, to: number][] }} */
+function alignLetters(text, change) {
+  /** @type {[number, number][]} */
+  const origins = [];
+  let [changed, at] = ["", 0];
+  for (const letter of text) {
+    const one = change(letter);
+    changed += one;
+    for (let i = 0; i < one.length; i++) origins.push([at, at + letter.length]);
+    at += letter.length;
+  }
+  return { changed, origins };
+}
+
+/** For each byte of a text, the units of its character.
+ * @param {string} text */
+function byteUnits(text) {
+  let at = 0;
+  return Array.from(text).flatMap((letter) => {
+    const place = [at, at += letter.length];
+    return Array.from(new TextEncoder().encode(letter), () => place);
+  });
+}
+
+const SPACE = /^[\p{White_Space}\x1c-\x1f]$/u;
+
+/** @type {(text: string, from: number, to: number) => [from: number, to: number]} */
+function trimPlace(text, from, to) {
+  let [begin, end] = [from, to];
+  while (begin < end && SPACE.test(text[end - 1])) end -= 1;
+  while (begin < end && SPACE.test(text[begin])) begin += 1;
+  return [begin, end];
+}
+
 /** @type {[string, string][]} */
 const CLEANED = [
   [" .", "."], [" ?", "?"], [" !", "!"], [" ,", ","], [" ' ", "'"], [" n't", "n't"], [" 'm", "'m"],
@@ -127,6 +167,8 @@ function decodeBytes(tokens) {
   }
 }
 
+const UTF8 = new TextDecoder("utf-8", { ignoreBOM: true });
+
 /** @type {Record<string, (tokens: string[]) => string>} */
 const JOINS = {
   fallback: (tokens) => tokens.join("").replaceAll("▁", " ").replace(/(?:<0x[0-9A-F]{2}>)+/g, decodeBytes)
@@ -134,7 +176,7 @@ const JOINS = {
   spaces: (tokens) => tokens.join(" "),
   plain: (tokens) => tokens.join(""),
   pieces: (tokens) => tokens.map(spell).join(""),
-  bytes: (tokens) => new TextDecoder().decode(Uint8Array.from(tokens.flatMap((token) =>
+  bytes: (tokens) => UTF8.decode(Uint8Array.from(tokens.flatMap((token) =>
     (Array.from(token).every((c) => BYTES.has(c)) ? Array.from(token, (c) => BYTES.get(c) ?? 0)
       : Array.from(new TextEncoder().encode(token)))))),
 };
@@ -147,6 +189,7 @@ export class Tokenizer {
     const named = saved.tokens.map((token, id) => /** @type {[string, number]} */ ([token ?? "", id]));
     this.ids = new Map(named.filter(([token]) => token));
     this.specials = new Set(saved.specials);
+    this.patterns = saved.patterns.map((pattern) => new RegExp(pattern, "gu"));
     this.ranks = new Map(saved.merges.map((pair, rank) => [pair, rank]));
     this.scores = new Map(saved.scores.map((score, id) => [named[id][0], score]));
     this.longest = saved.tokens.reduce((most, token) => Math.max(most, token?.length ?? 0), 0);
@@ -154,31 +197,79 @@ export class Tokenizer {
 
   /** @param {string} text */
   encode(text) {
-    const { normalizer, split, pattern } = this.saved;
-    return SPLITS[split](NORMALIZERS[normalizer](text), pattern).flatMap((word) => this.#encodeWord(word));
+    return this.#encodeAround(text, this.saved.added, (part) => {
+      const { normalizer, split } = this.saved;
+      const words = SPLITS[split](NORMALIZERS[normalizer](part), this.patterns);
+      return words.flatMap((word) => this.#encodeWord(word).map(({ id }) => id));
+    });
+  }
+
+  /**
+   * The ids of a text with their places in it, without the spaces at their ends; of tokenizers that change a
+   * text letter by letter.
+   * @param {string} text
+   */
+  encodePlaces(text) {
+    const { normalizer, split } = this.saved;
+    const { changed, origins } = alignLetters(text, NORMALIZERS[normalizer]);
+    /** @type {[from: number, to: number][]} */
+    const places = [];
+    /** @type {number[]} */
+    const ids = [];
+    let at = 0;
+    for (const word of SPLITS[split](changed, this.patterns)) {
+      const begin = changed.indexOf(word, at);
+      at = begin + word.length;
+      const units = split === "bytes" ? byteUnits(word) : Array.from(word.split(""), (_, i) => [i, i + 1]);
+      for (const { id, from, to } of this.#encodeWord(word)) {
+        ids.push(id);
+        const [first, last] = [origins[begin + units[from][0]], origins[begin + units[to - 1][1] - 1]];
+        places.push(trimPlace(text, first[0], last[1]));
+      }
+    }
+    return { ids, places };
   }
 
   /** A text in which a special token's spelling is the token.
    * @param {string} text */
   encodeSpelling(text) {
-    const spellings = this.saved.specials.map((id) => this.saved.tokens[id] ?? "").filter(Boolean)
+    return this.#encodeAround(text, this.saved.specials, (part) => this.encode(part));
+  }
+
+  /** A text in which the spellings of some tokens are these, the longest first.
+   * @type {(text: string, tokens: number[], encode: (part: string) => number[]) => number[]} */
+  #encodeAround(text, tokens, encode) {
+    const spellings = tokens.map((id) => this.saved.tokens[id] ?? "").filter(Boolean)
       .sort((a, b) => b.length - a.length)
       .map((token) => token.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"));
     const parts = spellings.length ? text.split(new RegExp(`(${spellings.join("|")})`)) : [text];
-    return parts.flatMap((part, i) => (i % 2 ? [this.ids.get(part) ?? 0] : this.encode(part)));
+    return parts.flatMap((part, i) => (i % 2 ? [this.ids.get(part) ?? 0] : encode(part)));
   }
 
-  /** @type {(word: string) => number[]} */
-  #encodeWord(word) {
-    const { model, unknown, whole, bytes, fuse } = this.saved;
-    if (whole && this.ids.has(word)) return [/** @type {number} */ (this.ids.get(word))];
+  /** The ids of a word, each with its place in the word, or in its bytes.
+   * @type {(text: string) => { id: number, from: number, to: number }[]} */
+  #encodeWord(text) {
+    const { model, unknown, whole, bytes, fuse, split } = this.saved;
+    const word = split === "bytes" ? toSymbols(text) : text;
+    const known = this.ids.get(word);
+    if (whole && known !== undefined) return [{ id: known, from: 0, to: word.length }];
     const pieces = model === "merges" ? mergePairs(word, this.ranks)
       : model === "pieces" ? longestPieces(word, this.ids) ?? [""]
         : model === "scores" ? likeliestPieces(word, this.scores, this.longest) : [word];
-    const known = bytes ? pieces.flatMap((piece) => this.#spellBytes(piece)) : pieces;
-    const ids = known.map((piece) => this.ids.get(piece) ?? unknown);
-    return ids.flatMap((id, i) =>
-      (id === null || (fuse && id === unknown && i && ids[i - 1] === unknown) ? [] : [id]));
+    /** @type {{ id: number, from: number, to: number }[]} */
+    const result = [];
+    let to = 0;
+    pieces.forEach((piece, i) => {
+      const from = to;
+      to += model === "pieces" && i ? piece.length - 2 : piece.length || word.length;
+      for (const token of bytes ? this.#spellBytes(piece) : [piece]) {
+        const id = this.ids.get(token) ?? unknown;
+        const before = result[result.length - 1];
+        if (fuse && id === unknown && before?.id === unknown) before.to = to;
+        else if (id !== null) result.push({ id, from, to });
+      }
+    });
+    return result;
   }
 
   /** A piece that is no token as tokens of its bytes, if there are such.

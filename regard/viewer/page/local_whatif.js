@@ -17,10 +17,16 @@ const editHead = (heads, head, fill) => (_, row) => {
   fill(row.subarray(head * width, (head + 1) * width));
 };
 
-/** New weights of a query's row.
- * @type {(to: Change["to"]) => (part: Float32Array) => void} */
-const replaceWeights = (to) => (part) => {
-  if (to === "even") {
+/** New weights of a query's row: the weight of one key, the others share the rest as before; or all of them.
+ * @type {(to: Change["to"], weight?: number) => (part: Float32Array) => void} */
+const replaceWeights = (to, weight) => (part) => {
+  if (weight !== undefined && typeof to === "number") {
+    part[to] = 0;
+    const rest = (1 - weight) / Math.max(1e-30, part.reduce((a, b) => a + b, 0));
+    part.forEach((p, s) => {
+      part[s] = s === to ? weight : p * rest;
+    });
+  } else if (to === "even") {
     const count = part.reduce((sum, p) => sum + (p > 0 ? 1 : 0), 0);
     part.forEach((p, s) => {
       part[s] = p > 0 ? 1 / count : 0;
@@ -43,11 +49,12 @@ function headsOf({ program }, { part = "", head = 0 }) {
 
 /** @type {(model: Model, made: Made, change: Change) => void} */
 function checkWeights(model, { run }, change) {
-  const { part = "", query = 0, to } = change;
+  const { part = "", query = 0, to, weight = 0 } = change;
   const keys = run.row(`${part}.weights`, 0).length / headsOf(model, change);
   if (query >= run.count(`${part}.weights`)) throw new Error(`query: there is no token ${query}`);
   if (Array.isArray(to) && to.length !== keys) throw new Error(`to: give ${keys} weights, not ${to.length}`);
   if (Number(to) >= keys) throw new Error(`to: there is no token ${to}`);
+  if (!(weight >= 0 && weight <= 1)) throw new Error(`weight: give a weight from 0 to 1, not ${weight}`);
 }
 
 /** The rows of a part on another input.
@@ -75,12 +82,12 @@ async function toEdits(model, made, changes) {
     edits.set(name, [...(edits.get(name) ?? []), edit]);
   const hide = changes.filter(({ kind }) => kind === "hide").map(({ token }) => Number(token));
   for (const change of changes) {
-    const { kind, part = "", head = 0, query, to } = change;
+    const { kind, part = "", head = 0, query, to, weight } = change;
     if (kind === "silence") {
       add(`${part}.heads`, editHead(headsOf(model, change), head, (row) => row.fill(0)));
     } else if (kind === "weights") {
       checkWeights(model, made, change);
-      const edit = editHead(headsOf(model, change), head, replaceWeights(to));
+      const edit = editHead(headsOf(model, change), head, replaceWeights(to, weight));
       add(`${part}.weights`, (t, row) => (t === query ? edit(t, row) : undefined));
     } else if (kind === "take") add(part, await takeRows(model, made, change));
   }

@@ -183,7 +183,8 @@ function barList(app, { logits, exact, ids, words, sampling }) {
   const bar = (x, was) => h("i", { class: was ? "was" : null, style: { width: `${(100 * x) / peak}%` } });
   return ids.flatMap((id, i) => {
     const [removed, word] = [removedBy[id], label(words[i], 28)];
-    const onclick = () => go({ input: `${manifest.input}${words[i]}`, row: null, at: null, cell: null });
+    const input = `${manifest.input}${outputs.between ?? ""}${words[i]}`;
+    const onclick = () => go({ input, row: null, at: null, cell: null });
     const changed = Math.abs(shares[id] - exact[id]) < 1e-9 ? "" : `now ${formatPercent(shares[id])}`;
     const button = { type: "button", title: "continue with this", class: removed ? "gone" : null, onclick };
     return [

@@ -7,7 +7,8 @@ import {
 import { evidence } from "./evidence.js";
 import { completeState, readScene } from "./scene_data.js";
 import { drawModel } from "./scene_model.js";
-import { zoomByWheel } from "./scene_wheel.js";
+import { changer } from "./scene_parts.js";
+import { canChange } from "./selection.js";
 import { lightStrip } from "./strip.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
@@ -103,13 +104,17 @@ export async function drawScene(root, app, beside) {
     return;
   }
   const csv = () => weightTable(depth.shown ?? scene);
-  app.current = { name: "look", csv, ...depth.output };
+  app.current = { name: `scene-${name}`, csv, layer: drawn?.layer, ...depth.output };
   const table = scene.attention ? tableTwin(`${headName(scene)}: who looks at whom`, csv)
     : tableTwin("The parts of this model", () => partTable(scene));
   root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),
-    above(questionMenu(app, scene), tourButton(app)), ...picture,
+    above(changeButton(app, scene), questionMenu(app, scene), tourButton(app)), ...picture,
     h("div", { class: "below" }, evidence(app, scene, name === "head"), table));
 }
+
+/** Once the picture is there. @type {(stage: HTMLElement, layer: HTMLElement, move: (by: number) => void) =>
+ *   Promise<void>} */
+const followGestures = async (...parts) => (await import("./scene_gestures.js")).zoomByGestures(...parts);
 
 /**
  * The picture, which is drawn when its size is known, and the sentence above it.
@@ -119,7 +124,7 @@ export async function drawScene(root, app, beside) {
 function drawStage(scene, depth, name, focused, move) {
   const layer = h("div", { class: `layer ${name}` });
   const stage = h("div", { class: "stage" }, layer);
-  zoomByWheel(stage, layer, move);
+  followGestures(stage, layer, move);
   const sentence = h("p", { class: "sentence", id: "sentence", "aria-live": "polite" });
   const before = drawn;
   drawn = { depth: name, layer };
@@ -208,7 +213,7 @@ function crumbs(app, scene, name) {
     model: app.manifest.model.class,
     block: items[open].layer === null ? items[open].title : `Block ${items[open].layer}`,
     head: (attention?.heads ?? 1) > 1 ? `Head ${scene.head}` : "Attention",
-    product: app.state.of === "heads" ? "Weights × V" : "Q · Kᵀ", number: "One number",
+    product: app.state.product === "heads" ? "Weights × V" : "Q · Kᵀ", number: "One number",
   };
   const way = DEPTHS.slice(0, DEPTHS.indexOf(name) + 1)
     .filter((one) => attention || !["head", "product"].includes(one));
@@ -225,6 +230,11 @@ function tourButton({ state, go }) {
   const onclick = () => go({ tours: state.tours ? null : "1" }, { replace: true });
   return state.tour ? null : h("button", { type: "button", id: "tours", onclick }, "Guided tours");
 }
+
+/** What can be changed about what is selected. @type {(app: App, scene: Scene) => HTMLElement | null} */
+const changeButton = (app, scene) => (canChange(app) ? h("button", {
+  type: "button", id: "change", "aria-haspopup": "dialog", onclick: changer(app, scene),
+}, "Change") : null);
 
 /** Questions about what is shown. @type {(app: App, scene: Scene) => HTMLElement} */
 const questionMenu = (app, scene) => dropDown("questions", "Questions", async () => {

@@ -146,7 +146,7 @@ function openButton(app, { attention }, name) {
   return h("button", {
     type: "button", class: "cover", id: `open-${name}`, "data-zoom": name === "scores" ? "product" : null,
     "aria-label": `${app.manifest.texts[full]?.title ?? name}: open, ${words}`, title: `Open: ${words}`,
-    onclick: () => app.go(opens ? { depth: "product", of: name === "heads" ? "heads" : null, at: null }
+    onclick: () => app.go(opens ? { depth: "product", product: name === "heads" ? "heads" : null, at: null }
       : { view: "walk", step: full, cell: null, at: null }),
   });
 }

@@ -5,8 +5,11 @@ import { formatWeight, h, range, s } from "./dom.js";
 import { nameToken, roleWords } from "./describe.js";
 import { largestWeights } from "./scene_data.js";
 import { chipWords, place, planScene, roomForHeads } from "./scene_layout.js";
-import { answerPanel, drawPicture, lightKeys, rail, slabs } from "./scene_parts.js";
-import { rove, tokenChanges } from "./strip.js";
+import {
+  answerPanel, changer, drawPicture, hiddenTokens, lightKeys, rail, slabs, tokenHandlers,
+} from "./scene_parts.js";
+import { canChange, readChanges } from "./selection.js";
+import { rove } from "./strip.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
 /** @typedef {import("./scene_layout.js").Plan} Plan */
@@ -31,11 +34,12 @@ export function drawModel(root, scene, app, width, height) {
   const faint = s("g", { class: "ribbons" });
   const strong = s("g", { class: "ribbons strong" });
   const drawing = s("svg", size, faint, strong);
+  if (canChange(app) && !scene.keys.grid) changeRibbons(app, scene, strong);
   const card = place(h("div", { class: "card-open", "data-zoom": "block" }), plan.card);
   root.append(card);
   if (plan.picture) root.append(drawPicture(app, plan));
   root.append(streams, drawing, cardHead(app, plan));
-  root.append(captions(plan));
+  root.append(captions(app, plan));
   const keyChips = scene.keys.grid ? null : chips(app, plan, "keys");
   const queryChips = chips(app, plan, "queries");
   if (keyChips) root.append(keyChips);
@@ -64,6 +68,18 @@ export function drawModel(root, scene, app, width, height) {
 async function paintSlabs(app, plan, root) {
   if (!root.isConnected || root.closest("[inert]")) return;
   await (await import("./scene_beads.js")).drawBeads(app, plan, root);
+}
+
+/**
+ * A click on a ribbon opens what can be changed about it.
+ * @type {(app: App, scene: Scene, ribbons: SVGElement) => void}
+ */
+function changeRibbons(app, scene, ribbons) {
+  ribbons.classList.add("can-change");
+  const open = changer(app, scene, ({ target }) => (target instanceof SVGPathElement
+    ? { query: Number(target.dataset.query), key: Number(target.dataset.of) } : null));
+  ribbons.addEventListener("click", open);
+  ribbons.addEventListener("contextmenu", open);
 }
 
 /** @type {(x0: number, y0: number, x1: number, y1: number, thick: number) => string} */
@@ -95,8 +111,9 @@ function drawRibbons({ scene, keyRows, queryRows }, query) {
     }, formatWeight(w)) : null;
     return s("g", {}, s("path", {
       d: ribbon(start[0], start[1], end[0], to, thick), "fill-opacity": (0.3 + 0.55 * w).toFixed(3),
-      "data-weight": String(w), "data-of": String(key),
-    }), weight);
+      "data-weight": String(w), "data-of": String(key), "data-query": String(query),
+    }, s("title", {}, `${nameToken(scene.queries, query)} looks at ${nameToken(scene.keys, key)}: ${
+      formatWeight(w)}`)), weight);
   });
 }
 
@@ -164,17 +181,16 @@ function chips(app, plan, which) {
   const [side, rows] = isQuery ? [scene.queries, plan.queryRows] : [scene.keys, plan.keyRows];
   const [x, width] = isQuery ? [plan.queryX, plan.queryWidth] : [plan.keyX, plan.keyWidth];
   const height = Math.min(CHIP, rows.step - 3);
+  const hidden = hiddenTokens(app, side);
   const group = h("div", {
     class: `chips ${which}`, role: "group",
     "aria-label": isQuery ? "Who looks" : "What is looked at",
   }, rows.shown.map((i) => place(h("button", {
-    type: "button", class: "chip", id: `${which}-${i}`, title: nameToken(side, i),
+    type: "button", class: hidden.includes(i) ? "chip gone" : "chip", id: `${which}-${i}`,
+    title: nameToken(side, i),
     "aria-pressed": String(scene.queries.side === side.side && i === scene.token),
     ...(isQuery ? { "data-query": String(i) } : { "data-key": String(i) }),
-    onclick: () => {
-      const changes = tokenChanges(app, side.side, i);
-      if (changes) app.go(changes, { replace: true });
-    },
+    ...tokenHandlers(app, scene, side, i),
     onmouseenter: () => app.point(side.side, i),
     onmouseleave: () => app.point(side.side, null),
     onfocus: () => app.point(side.side, i),
@@ -206,19 +222,22 @@ function captionList({ scene, keyX, keyWidth, queryX, queryWidth, top, keyRows, 
   return list;
 }
 
-/** How to read the picture. @type {(plan: Plan) => HTMLElement | null} */
-function legend({ scene, narrow, left, queryX, end }) {
+/** How to read the picture. @type {(app: App, plan: Plan) => HTMLElement | null} */
+function legend(app, { scene, narrow, left, queryX, end }) {
+  const clicks = scene.keys.grid ? "" : " a ribbon, or on";
   if (narrow || queryX - left < 260) return null;
   const who = nameToken(scene.queries, scene.token);
   return place(h("p", { class: "legend" },
     scene.attention ? `The wider a ribbon, the more ${who} takes over from where it begins. ` : null,
     "The stripes on the lines are the first numbers of each token at that point: ",
     h("span", { class: "above-zero" }, "blue"), " above zero, ", h("span", { class: "below-zero" }, "orange"),
-    " below."), { x: left + 8, y: end + 26, width: Math.min(560, queryX - left - 24) });
+    " below.", scene.attention && canChange(app)
+      ? ` A click on${clicks} the selected token or head changes it.` : null),
+  { x: left + 8, y: end + 26, width: Math.min(560, queryX - left - 24) });
 }
 
-/** @param {Plan} plan */
-const captions = (plan) => h("div", {}, captionList(plan), legend(plan));
+/** @type {(app: App, plan: Plan) => HTMLElement} */
+const captions = (app, plan) => h("div", {}, captionList(plan), legend(app, plan));
 
 /** @type {(app: App, plan: Plan) => HTMLElement} */
 function cardHead(app, { scene, card }) {
@@ -257,20 +276,35 @@ function layerButton(app, { layers, layer }, by) {
  * All heads of the layer as small images to choose from, in so many pixels.
  * @type {(app: App, scene: Scene, room: number) => HTMLElement | null}
  */
-export function headButtons(app, { attention, images, head }, room) {
+export function headButtons(app, scene, room) {
+  const { attention, images } = scene;
   if (!attention || !images || attention.heads < 2) return null;
   const size = Math.max(16, Math.min(38, Math.floor(room / attention.heads) - 10));
   const group = h("div", { class: "heads", role: "group", "aria-label": "Heads" },
-    range(attention.heads).map((i) => {
-      const name = roleWords(attention.roles?.[i])?.[0];
-      return h("button", {
-        type: "button", id: `head-${i}`, title: `head ${i}${name ? `: ${name}` : ""}`,
-        "aria-label": `head ${i}${name ? `, ${name}` : ""}`, "aria-pressed": String(i === head),
-        onclick: () => app.go({ head: i, cell: null }, { replace: true }),
-      }, paintHead(images, i, size));
-    }));
+    range(attention.heads).map((i) => headButton(app, scene, i, paintHead(images, i, size))));
   rove(group);
   return group;
+}
+
+/**
+ * Selects a head; of the selected one, opens what can be changed about it.
+ * @type {(app: App, scene: Scene, i: number, image: HTMLElement) => HTMLElement}
+ */
+function headButton(app, scene, i, image) {
+  const name = roleWords(scene.attention?.roles?.[i])?.[0];
+  const isSilenced = readChanges(app.state).some(({ kind, part, head }) =>
+    kind === "silence" && part === scene.attention?.name && head === i);
+  const words = `${name ? `, ${name}` : ""}${isSilenced ? ", silenced" : ""}`;
+  const change = changer(app, scene, () => ({ head: i }));
+  const canOpen = canChange(app);
+  const isSelected = i === scene.head && app.state.view === "look";
+  return h("button", {
+    type: "button", id: `head-${i}`, class: isSilenced ? "gone" : null, title: `head ${i}${words}`,
+    "aria-label": `head ${i}${words}`, "aria-pressed": String(i === scene.head),
+    onclick: (/** @type {Event} */ event) => (isSelected && canOpen ? change(event)
+      : app.go({ head: i, cell: null }, { replace: true })),
+    ...(canOpen ? { oncontextmenu: change } : {}),
+  }, image);
 }
 
 /** @type {(images: Tensor, head: number, size: number) => HTMLCanvasElement} */

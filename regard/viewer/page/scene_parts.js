@@ -4,6 +4,7 @@ import { penOf } from "./colour.js";
 import { formatPercent, h, label, last, range } from "./dom.js";
 import { nameToken, quote } from "./describe.js";
 import { GAP, SLAB, foldItems, place } from "./scene_layout.js";
+import { canChange, readChanges } from "./selection.js";
 import { rove, tokenChanges } from "./strip.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
@@ -120,6 +121,46 @@ export function answerPanel(app, plan) {
 }
 
 /**
+ * The tokens of a side that What if hides.
+ * @type {(app: App, side: import("./scene_data.js").SceneSide) => unknown[]}
+ */
+export const hiddenTokens = (app, { side }) => (side === "target" ? []
+  : readChanges(app.state).filter(({ kind }) => kind === "hide").map(({ token }) => token));
+
+/**
+ * Opens what can be changed about a thing; without one, about all that is selected.
+ * @type {(app: App, scene: Scene, target?: (event: Event) => import("./scene_change.js").Target | null) =>
+ *   (event: Event) => Promise<void>}
+ */
+export const changer = (app, scene, target) => async (event) => {
+  const about = target ? target(event) : null;
+  if (target && !about) return;
+  event.preventDefault();
+  const on = /** @type {Element} */ (event.target);
+  const at = on instanceof SVGElement && event instanceof MouseEvent // a ribbon is long
+    ? new DOMRect(event.clientX, event.clientY) : on.getBoundingClientRect();
+  (await import("./scene_change.js")).openChanges(app, scene, about, at);
+};
+
+/**
+ * A click on a token selects it; one on the selected token of the scene alone opens what can be changed about
+ * it, and so does a right click.
+ * @type {(app: App, scene: Scene, side: import("./scene_data.js").SceneSide, i: number) => Attributes}
+ */
+export function tokenHandlers(app, scene, side, i) {
+  const change = changer(app, scene, () => ({ side, token: i }));
+  const isSelected = side.side === scene.queries.side && i === scene.token && app.state.view === "look";
+  return {
+    onclick: (/** @type {Event} */ event) => {
+      if (isSelected && canChange(app)) return change(event);
+      const changes = tokenChanges(app, side.side, i);
+      return changes && app.go(changes, { replace: true });
+    },
+    ...(canChange(app) ? { oncontextmenu: change } : {}),
+  };
+}
+
+/**
  * The picture that the model sees, with what the selected token looks at in colour.
  * @type {(app: App, plan: Pick<Plan, "scene" | "picture">) => HTMLElement}
  */
@@ -130,17 +171,16 @@ export function drawPicture(app, plan) {
   const { x, y, width, height } = /** @type {Box} */ (picture);
   const root = h("div", { class: "picture-in", role: "group", "aria-label": "The picture, patch by patch" },
     scene.pixels ? paintPixels(scene.pixels) : null);
+  const hidden = hiddenTokens(app, scene.keys);
   for (const i of range(tokens.length)) {
     const [r, c] = [Math.floor((i - before) / columns), (i - before) % columns];
     const isPatch = i >= before;
     root.append(place(h("button", {
-      type: "button", id: `keys-${i}`, "data-key": String(i), class: isPatch ? "patch" : "chip class",
+      type: "button", id: `keys-${i}`, "data-key": String(i),
+      class: `${isPatch ? "patch" : "chip class"}${hidden.includes(i) ? " gone" : ""}`,
       title: nameToken(scene.keys, i), "aria-label": nameToken(scene.keys, i),
       "aria-pressed": String(scene.queries.side === scene.keys.side && i === scene.token),
-      onclick: () => {
-        const changes = tokenChanges(app, scene.keys.side, i);
-        if (changes) app.go(changes, { replace: true });
-      },
+      ...tokenHandlers(app, scene, scene.keys, i),
     }, isPatch ? null : "class token"), isPatch
       ? { x: (c * width) / columns, y: (r * height) / rows, width: width / columns, height: height / rows }
       : { x: 0, y: -30, width: 96, height: 24 }));

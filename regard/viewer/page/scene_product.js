@@ -58,7 +58,7 @@ async function readProduct(app, { attention, head, keys, queries }, kind) {
 
 /** @type {(app: App, scene: Scene) => Promise<import("./scene.js").Depth>} */
 export async function productDepth(app, scene) {
-  const kind = app.state.of === "heads" ? "heads" : "scores";
+  const kind = app.state.product === "heads" ? "heads" : "scores";
   const product = await readProduct(app, scene, kind);
   if (!product) {
     const words = "These are not a plain product, or not in this file; walk through them step by step.";

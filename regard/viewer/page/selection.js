@@ -13,6 +13,18 @@ const REASONS = [
 ];
 
 /**
+ * What an address says. In older ones, `of` also named the product of the scene.
+ * @param {string} text
+ * @returns {State}
+ */
+export function readState(text) {
+  const state = Object.fromEntries(new URLSearchParams(text));
+  if (state.depth !== "product" || state.of !== "heads" || state.view === "space") return state;
+  const { of, ...others } = state;
+  return { ...others, product: of };
+}
+
+/**
  * The parts of a model that have attention.
  * @param {Manifest} manifest
  */
@@ -190,17 +202,32 @@ export function readChanges(state) {
   }
 }
 
-/** Each change of the changes, of a model. @type {{ model?: string, before?: string, after?: string }[]} */
+/** Whether the model can be changed here. @param {Pick<App, "source" | "manifest">} app */
+export const canChange = ({ source, manifest }) => Boolean(source.live && manifest.outputs);
+
+/** What was changed of the address of a model, and what it was before.
+ * @type {{ model?: string, before: State, after: State }[]} */
 const past = [];
 
 /**
  * The latest one that led to what the address holds now; -1: none, as in another model, or after going back.
  * @param {State} state
  */
-const latest = ({ model, changes }) => {
-  const fits = past.map((one) => one.model === model && one.after === changes);
+const latest = (state) => {
+  const fits = past.map(({ model, after }) => model === state.model
+    && Object.entries(after).every(([name, value]) => state[name] === value));
   return fits.lastIndexOf(true);
 };
+
+/**
+ * Change the address so that it can be undone.
+ * @type {(app: App, after: State, more?: StateChanges) => void}
+ */
+function change({ state, go }, after, more) {
+  const before = Object.fromEntries(Object.keys(after).map((name) => [name, state[name]]));
+  past.push({ model: state.model, before, after });
+  go({ ...after, ...more }, { replace: !more });
+}
 
 /**
  * Change what the model computes, in all views.
@@ -208,11 +235,11 @@ const latest = ({ model, changes }) => {
  * @param {Change[]} changes
  * @param {StateChanges} [more] of the address
  */
-export function setChanges({ state, go }, changes, more) {
-  const after = changes.length ? JSON.stringify(changes) : undefined;
-  past.push({ model: state.model, before: state.changes, after });
-  go({ changes: after, ...more }, { replace: !more });
-}
+export const setChanges = (app, changes, more) =>
+  change(app, { changes: changes.length ? JSON.stringify(changes) : undefined }, more);
+
+/** Another input or answer. @type {(app: App, after: { input?: string, answer?: string }) => void} */
+export const setInput = (app, after) => change(app, { ...after, ids: undefined, written: undefined });
 
 /** @type {(state: State) => boolean} */
 export const canUndo = (state) => latest(state) >= 0;
@@ -220,5 +247,5 @@ export const canUndo = (state) => latest(state) >= 0;
 /** @param {App} app */
 export function undoChange({ state, go }) {
   const at = latest(state);
-  if (at >= 0) go({ changes: past.splice(at)[0].before }, { replace: true });
+  if (at >= 0) go(past.splice(at)[0].before, { replace: true });
 }

@@ -4,6 +4,7 @@ import { changeLines } from "./changes.js";
 import { penOf, themeColour } from "./colour.js";
 import { h, pythonString, s, svgRoot } from "./dom.js";
 import { inputLiteral, loadLines } from "./python.js";
+import { sceneDrawing } from "./scene_svg.js";
 import { allAttentions, heading, readChanges } from "./selection.js";
 import { fromBase64 } from "./source.js";
 
@@ -143,6 +144,10 @@ function pythonLines({ manifest, current, state }) {
 export const take = {
   show(root, app) {
     const { source, current } = app;
+    if (current?.layer) { // as it is seen now, before this view takes its place
+      current.svg = sceneDrawing(current.layer);
+      delete current.layer;
+    }
     const outputs = current ? [current, ...(current.more ?? [])] : [];
     const lines = pythonLines(app);
     const copied = h("span", { class: "right", role: "status" });

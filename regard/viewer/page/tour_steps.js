@@ -32,7 +32,7 @@ const TOURS = {
       [`view=look&depth=product&cell=${TELLING}:weights`,
         "The softmax turns the scores of a token into weights that add up to 1. What is masked gets "
         + "none."],
-      ["view=look&depth=product&of=heads",
+      ["view=look&depth=product&product=heads",
         "The weights times the values: each token takes a little of every other, as much as it looked"
         + " there."],
       ["view=attention&form=atlas",

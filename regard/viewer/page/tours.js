@@ -2,13 +2,13 @@
 
 import { h } from "./dom.js";
 import { completeState, largestWeights, readScene } from "./scene_data.js";
-import { readChanges, selectHead } from "./selection.js";
+import { readChanges, readState, selectHead } from "./selection.js";
 import { TELLING, allTours, findHead } from "./tour_steps.js";
 
 /** Everything that a step of a tour may set: what it does not name is as if the page were opened anew. */
 const CLEARED = {
-  depth: null, cell: null, of: null, at: null, form: null, step: null, words: null, by: null, row: null,
-  root: null, temperature: null,
+  depth: null, product: null, cell: null, of: null, at: null, form: null, step: null, words: null, by: null,
+  row: null, root: null, temperature: null,
 };
 
 /** @type {(state: State, changes: StateChanges) => State} */
@@ -43,7 +43,7 @@ function leaveStep({ state }) {
  * @type {(app: App, address: string) => Promise<StateChanges>}
  */
 async function resolveAddress(app, address) {
-  const { cell, step, find, do: deed, ...changes } = Object.fromEntries(new URLSearchParams(address));
+  const { cell, step, find, do: deed, ...changes } = readState(address);
   const found = find ? findHead(app.manifest, find) : null;
   const token = app.state.part === found?.part ? app.state.token : null;
   const place = found ? { ...found, token } : {};

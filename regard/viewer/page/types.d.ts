@@ -139,6 +139,8 @@ interface Outputs {
   kind: "next" | "fill" | "classes";
   rows: string | null;
   goes_on?: boolean;
+  /** A space, if tokens are words. */
+  between?: string;
   lens?: boolean;
   /** Whether logits can be split into what each part adds. */
   parts?: boolean;
@@ -315,13 +317,15 @@ interface WordChange {
   logit_after: number;
 }
 
-/** One change of What if; `to` is a key's number, "even", or a list of weights. */
+/** One change of What if; `to` is a key's number, "even", or a list of weights; `weight` that of the key, if the
+ * others share the rest. */
 interface Change {
   kind: "silence" | "weights" | "hide" | "take";
   part?: string;
   head?: number;
   query?: number;
   to?: number | "even" | number[];
+  weight?: number;
   token?: number;
   at?: number;
   input?: string;
@@ -390,6 +394,7 @@ interface ProgramStep {
   height?: number;
   share?: number;
   row?: number | number[];
+  column?: number;
   far?: number;
   eps?: number | null;
   rms?: boolean;
@@ -419,7 +424,8 @@ interface SavedTokenizer {
   model: string;
   normalizer: string;
   split: string;
-  pattern: string;
+  /** Of words; or in turn what is split off. */
+  patterns: string[];
   join: string;
   tokens: (string | null)[];
   words: Record<number, string>;
@@ -430,6 +436,8 @@ interface SavedTokenizer {
   bytes: boolean;
   fuse: boolean;
   specials: number[];
+  /** Other tokens that are found in texts by their spelling. */
+  added: number[];
   unknown: number | null;
 }
 
@@ -443,7 +451,7 @@ interface SavedTemplate {
 }
 
 interface SavedTask {
-  reads: "write" | "fill" | "next" | "classify" | "tag" | "embed" | "translate" | "chat" | "restore" | "image";
+  reads: "write" | "fill" | "next" | "replaced" | "span" | "classify" | "tag" | "embed" | "translate" | "chat" | "restore" | "image";
   /** It writes a target to a source; it generates tokens. */
   writes: boolean;
   generates: boolean;
@@ -463,6 +471,9 @@ interface SavedTask {
   after?: number[];
   room?: number;
   unknown?: number;
+  /** Between a question and its text, and whether there may be no answer. */
+  separators?: number;
+  unanswerable?: boolean;
   template?: SavedTemplate;
   /** Vectors have length 1. */
   normalize?: boolean;
@@ -490,6 +501,8 @@ interface Reading {
   ids: Record<string, number[]>;
   counts?: Record<string, number>;
   second?: number;
+  /** Where an answer may begin or end. */
+  may?: boolean[];
   pixels?: Tensor;
   /** Tokens of the input that don't fit the context, and all of them. */
   unread?: number;
@@ -532,6 +545,8 @@ interface Output {
   /** The canvas drawn anew, so many times as large. */
   enlarge?: (scale: number) => HTMLCanvasElement;
   svg?: SVGSVGElement | (() => SVGSVGElement);
+  /** Of the scene, which becomes a drawing before it is left. */
+  layer?: HTMLElement;
   csv?: () => TableData;
   tensor?: [name: string, head?: number];
   python?: ((input: string) => string[]) | null;
