@@ -200,7 +200,8 @@ class Trainer:
         if self.live is not None:
             self.live.finish(self)
         if distributed.RANK == 0:
-            self.task.finish(self.folder, Parts([run_folder.published(self.folder)]))
+            weights = Parts([run_folder.published(self.folder)])
+            self.task.finish(self.folder, weights, self.corpus.train)
             self.reporter.finish(self.state, self.elapsed(), finished)
         distributed.barrier()  # no process leaves before everything is written
 

@@ -106,7 +106,7 @@ def test_back_to_float32() -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A chatbot that was trained for a step."""
     out = tmp_path_factory.mktemp("runs") / "chat"
-    regard.train("chat", out=out, steps=1, set={"model.dim": 64, "model.depth": 1})
+    regard.train("chat", out=out, steps=1, set={"model.dim": 64, "model.depth": 1, "data.shortlist": 7})
     return out
 
 
@@ -123,6 +123,8 @@ def test_a_folder_in_fewer_bits(run: Path, tmp_path: Path, dtype: str) -> None:
     )
     question = "Hi how are you"
     assert small.ask(question, max_new_tokens=8) == same.ask(question, max_new_tokens=8)
+    listed = [m.ask(question, max_new_tokens=8, shortlist=True, num_beams=2) for m in (small, same)]
+    assert listed[0] == listed[1]
     for name, t in same.model.state_dict().items():
         assert_close(small.model.state_dict()[name] + 0, t + 0)
     again = regard.load(tmp_path / "small", "cpu", "float32")
