@@ -68,6 +68,9 @@ class ShortState:
     weight: Tensor  # of the output layer, for these tokens
     bias: Tensor | None
 
+    def vocab(self) -> list[int] | None:
+        return None if self.tokens is None else self.tokens.tolist()
+
     def reorder(self, rows: Tensor) -> None:
         self.inner.reorder(rows)
         self.allowed = self.allowed[rows]

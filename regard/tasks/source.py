@@ -36,7 +36,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
 
     specials: ClassVar[tuple[str, ...]] = (PAD, BEGIN, END)
     has_references = generates = has_source = streams = True
-    extra_options = ("prefix",)  # the tokens that every answer begins with
+    extra_options: ClassVar[tuple[str, ...]] = ("prefix",)  # the tokens that every answer begins with
     begin: int
     end: int
     source_end: int

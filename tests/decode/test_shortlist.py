@@ -24,6 +24,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("t5", "float32", {"heads": 4}),
     ("lstm", "float32", {"attention": "dot", "tied": False}),
 ]
+GREEDY = Sampling(max_new_tokens=9, temperature=0)
 SOURCES = [[7, 1, 5], [8, 3, 8, 1, 9], [4, 5]]
 
 
@@ -71,7 +72,7 @@ def test_few_logits_are_the_masked_ones(
     greedy, penalized = (
         [several[0].tokens for several in generate_tokens(writer, [[1]] * 3, sampling, END, 1, SOURCES)]
         for sampling in (
-            Sampling(max_new_tokens=9, temperature=0),
+            GREEDY,
             Sampling(max_new_tokens=9, num_beams=3, no_repeat_ngram_size=2),
         )
     )
@@ -80,6 +81,8 @@ def test_few_logits_are_the_masked_ones(
         for source, text in zip(SOURCES, texts, strict=True):
             assert set(text) <= allowed(shortlist, source)
     monkeypatch.setattr(ShortlistWriter, "compact", lambda self: self)
+    for source, text in zip(SOURCES, greedy, strict=True):
+        assert text == generate_tokens(writer, [[1]], GREEDY, END, 1, [source])[0][0].tokens
     monkeypatch.setattr("regard.tasks.answers.beam_search", masked(model))
     same(few, search(SOURCES))
 
