@@ -9,7 +9,7 @@ import numpy as np
 from regard.data.ragged import Ragged
 
 ITERATIONS = 5
-MOST_LINKS = 2**24  # more pairs hardly change the lists; they would take minutes and gigabytes
+MOST_LINKS = 2**23  # more pairs hardly change the lists; they would take minutes and gigabytes
 
 
 def likely_targets(sources: Ragged, targets: Ragged, vocab: int, count: int, filler: int) -> np.ndarray:
