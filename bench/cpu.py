@@ -1,11 +1,13 @@
 """Writing and translating on a CPU in each precision, next to CTranslate2 and transformers; starting.
 
     python bench/cpu.py [ROW ...] [--repeat 3] [--seconds 5] [--threads N] [--small]
+    python bench/cpu.py shortlist --run RUN --pairs test.en test.de
 
-Models have random weights. Contenders run in turns and with the same number of threads, each in a process of
-its own: the threads of CTranslate2, which go on waiting for work, halve the rate of others in their process.
-Rates are medians of the repetitions, and ratios are to CTranslate2 in float32, where it takes part. The row
-`start` is the wall time of whole commands. Ends with one JSON line.
+Models have random weights, but for the row `shortlist` with a run, whose BLEU is printed, too. Contenders run
+in turns and with the same number of threads, each in a process of its own: the threads of CTranslate2, which
+go on waiting for work, halve the rate of others in their process. Rates are medians of the repetitions, and
+ratios are to CTranslate2 in float32, where it takes part. The row `start` is the wall time of whole commands.
+Ends with one JSON line.
 """
 
 import argparse
@@ -16,12 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -29,6 +32,7 @@ import regard
 from regard.bench.folders import gpt_run, letters, transformer_run
 from regard.bench.measure import Job, Options, Row, measure, repeated, run
 from regard.convert.export import import_extra
+from regard.decode.shortlist import SHORTLIST, make_shortlist
 from regard.models import GPTConfig
 from regard.runs.export import export
 from regard.tasks import Translate
@@ -45,12 +49,14 @@ def ctranslate2_folder(run: Path, folder: Path) -> Path:
     return folder
 
 
-def ask_job(run: Path, dtype: str, texts: list[str], new: int, beams: int, options: Options) -> Job:
+def ask_job(
+    run: Path, dtype: str, texts: list[str], new: int, beams: int, options: Options, **more: Any
+) -> Job:
     """Ours, as a user asks it; no answer ends before it has all its tokens."""
     model = regard.load(run, "cpu", dtype=dtype)
 
     def ask() -> float:
-        answers = model.ask(texts, num_beams=beams, temperature=0, max_new_tokens=new)
+        answers = model.ask(texts, num_beams=beams, temperature=0, max_new_tokens=new, **more)
         assert all(len(answer) == new for answer in answers)  # a token is a character
         return float(len(texts) * new)
 
@@ -144,6 +150,48 @@ def translate_row(beams: int, options: Options) -> Row:
     return Row("tokens", contenders | {f"CTranslate2 {d}": partial(engine, d) for d in ("float32", "int8")})
 
 
+def shortlist_row(run: Path | None, pairs: list[str], options: Options) -> Row:
+    """Translating with and without a shortlist: 16 sentences as in `beam-4`, where each source token has 100
+    random targets; or all sentences of pairs, by a run that has a shortlist."""
+    if run is not None:
+        return Row("sentences", listed_contenders(partial(scored_job, run, pairs)))
+    preset, vocab, count, new = options.size(("base", 32_000, 16, 32), ("tiny", 97, 3, 5))
+    text = letters(vocab - len(Translate.specials) - 1)
+    tokenizer = train_tokenizer("char", [text], vocab, Translate.specials)
+    run = transformer_run(options.scratch / "shortlist", preset, tokenizer)
+    lists = np.random.default_rng(0).integers(0, vocab, (tokenizer.vocab, min(100, vocab))).astype(np.int32)
+    make_shortlist(lists, np.ones(tokenizer.vocab), [0], shared=True).save(run / SHORTLIST)
+    texts = [text[i * 16 : i * 16 + 16] for i in range(count)]
+
+    def job(dtype: str, shortlist: bool) -> Job:
+        return ask_job(run, dtype, texts, new, 4, options, shortlist=shortlist)
+
+    return Row("tokens", listed_contenders(job))
+
+
+def listed_contenders(job: Callable[[str, bool], Job]) -> dict[str, Callable[[], Job]]:
+    return {
+        f"{dtype}{' listed' if listed else ''}": partial(job, dtype, listed)
+        for dtype in ("float32", "int8")
+        for listed in (False, True)
+    }
+
+
+def scored_job(run: Path, pairs: list[str], dtype: str, shortlist: bool) -> Job:
+    """All sentences once, as a user asks them, and BLEU."""
+    model = regard.load(run, "cpu", dtype=dtype)
+    data = model.task.held_out(pairs)
+
+    def translate() -> dict[str, float]:
+        start = time.perf_counter()
+        answers = model.ask(data.sources, shortlist=shortlist)
+        seconds = time.perf_counter() - start
+        bleu = model.task.score_answers(answers, data.targets)["bleu"]
+        return {"count": float(len(answers)), "seconds": seconds, "bleu": bleu}
+
+    return translate
+
+
 def start_row(options: Options) -> Row:
     """Whole commands, from the shell to the answer; a rate is commands per second."""
     run, text = gpt_run(options.scratch / "start", *options.size(("tiny", 1000), ("pico", 97)))
@@ -174,6 +222,7 @@ ROWS: dict[str, Callable[[Options], Row]] = {
     "write-8": partial(write_row, 8),
     "greedy": partial(translate_row, 1),
     "beam-4": partial(translate_row, 4),
+    "shortlist": partial(shortlist_row, None, []),
     "start": start_row,
 }
 
@@ -190,23 +239,24 @@ def answer_requests(build_job: Callable[[], Job], options: Options) -> None:
 def in_own_process(stack: ExitStack, words: list[str], folder: Path) -> Job:
     """A contender that another process of this script is."""
     command = [sys.executable, __file__, *words, "--scratch", str(folder)]
-    errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    errors = folder / "errors"
+    with errors.open("w") as file:
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True
+        )
     stack.callback(child.communicate)  # at the end of its input it ends
 
     def job() -> dict[str, float]:
         assert child.stdin is not None
         assert child.stdout is not None
-        try:
+        with suppress(BrokenPipeError):
             child.stdin.write("\n")
             child.stdin.flush()
-        except BrokenPipeError:
-            pass
         if line := child.stdout.readline():
             figures: dict[str, float] = json.loads(line)
             return figures
-        errors.seek(0)
-        raise RuntimeError(errors.read().strip().splitlines()[-1:] or "it ended")
+        raise RuntimeError(" ".join(errors.read_text().strip().splitlines()[-1:]) or "it ended")
 
     return job
 
@@ -219,29 +269,34 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of a repetition of a contender")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--run", type=Path, help="a translator with a shortlist, for the row shortlist")
+    parser.add_argument("--pairs", nargs="+", default=[], metavar="FILE", help="pairs that it translates")
     parser.add_argument("--small", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--contender", help=argparse.SUPPRESS)  # which this process is
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     o = parser.parse_args()
     if unknown := [name for name in o.rows if name not in ROWS]:
         parser.error(f"no row {unknown[0]}; there are {', '.join(ROWS)}")
+    if (o.run is None) != (not o.pairs):
+        parser.error("--run and --pairs belong together")
     torch.set_num_threads(o.threads)
     with ExitStack() as stack:
         scratch = o.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         options = Options(
             torch.device("cpu"), repeat=o.repeat, seconds=o.seconds, small=o.small, scratch=scratch
         )
+        rows = ROWS | {"shortlist": partial(shortlist_row, o.run, o.pairs)}
         if o.contender:
-            answer_requests(ROWS[o.rows[0]](options).contenders[o.contender], options)
+            answer_requests(rows[o.rows[0]](options).contenders[o.contender], options)
         else:
-            print(json.dumps({name: compare(name, options) for name in o.rows or ROWS}))
+            print(json.dumps({name: compare(name, rows[name], options) for name in o.rows or ROWS}))
 
 
-def compare(name: str, options: Options) -> dict[str, float]:
+def compare(name: str, build_row: Callable[[Options], Row], options: Options) -> dict[str, float]:
     """Measure the contenders of a row, and print and return their rates."""
-    row = ROWS[name](replace(options, scratch=options.scratch / name))
+    row = build_row(replace(options, scratch=options.scratch / name))
     with ExitStack() as stack:
-        if name != "start":  # whose contenders are commands
+        if name not in ("start", "shortlist"):  # whose contenders are commands, or only ours
             words = [name, "--seconds", str(options.seconds), "--threads", str(torch.get_num_threads())]
             words += ["--small"] * options.small
             contenders = {
@@ -255,7 +310,10 @@ def compare(name: str, options: Options) -> dict[str, float]:
     rates = {contender: one["rate"] for contender, one in result["results"].items()}
     base = rates.get(PEER) or next(iter(rates.values()))
     for contender, rate in rates.items():
-        print(f"{name:8} {contender:22} {rate:9.1f} {result['unit']}/s {rate / base:6.2f}x", flush=True)
+        bleu = result["results"][contender].get("bleu")
+        more = "" if bleu is None else f"  BLEU {bleu:.2f}"
+        line = f"{name:8} {contender:22} {rate:9.1f} {result['unit']}/s {rate / base:6.2f}x{more}"
+        print(line, flush=True)
     for contender, why in result["failed"].items():
         print(f"{name:8} {contender:22} failed: {why}", flush=True)
     return {contender: round(rate, 2) for contender, rate in rates.items()}

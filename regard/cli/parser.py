@@ -30,6 +30,11 @@ ANSWER_OPTIONS: dict[str, dict[str, Any]] = {  # of `ask` and `score`, passed to
     "num_return_sequences": INTEGER | {"help": "return N answers to each input"},
     "stop": {"action": "append", "metavar": "TEXT", "help": "stop before this text (repeatable)"},
     "prefix": {"metavar": "TEXT", "help": "how the translation or reply begins"},
+    "shortlist": {
+        "action": "store_true",
+        "default": None,
+        "help": "of a translator on a CPU: write only words that may translate the source's (faster)",
+    },
     "distance": {"choices": ["cosine", "euclidean"], "help": "distance between word vectors"},
     "seed": INTEGER | {"help": "random seed; the same seed gives the same answers"},
 }

@@ -23,6 +23,7 @@ class PairConfig(DataConfig):
     ratio: float = 9.0  # the largest ratio of the lengths of both sides; 0 allows any
     keep_targets: bool = False  # with teachers: learn both the data's targets and the teachers' answers
     bpe_dropout: float = 0.0  # the share of merges left out in training: a word is split anew each time
+    shortlist: int = 0  # for `ask --shortlist`: the likely targets of each source token to keep; 0: none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,6 +35,8 @@ class PairConfig(DataConfig):
             raise ValueError(f"ratio={self.ratio} must be at least 1, or 0 for any")
         if not 0 <= self.bpe_dropout < 1:
             raise ValueError(f"bpe_dropout={self.bpe_dropout} must be from 0 to less than 1")
+        if self.shortlist < 0:
+            raise ValueError(f"shortlist={self.shortlist} must not be negative; 100 is common")
 
 
 class PairDataset:
@@ -44,7 +47,7 @@ class PairDataset:
     ) -> None:
         self.sources, self.targets = sources, targets
         self.source_ids, self.target_ids = source_ids, target_ids
-        self.bpe_dropout, self.keep_targets = 0.0, False  # as in PairConfig, in training
+        self.bpe_dropout, self.keep_targets, self.shortlist = 0.0, False, 0  # as in PairConfig, in training
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -42,6 +42,7 @@ def beam_search(
     max_new_tokens: int,
     length_penalty: float = 1.0,
     process: LogitsProcessor | None = None,
+    vocab: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the best hypotheses for each row, best first, from the result of `model.start`; `step` is the
     model's.
@@ -49,7 +50,7 @@ def beam_search(
     A hypothesis' length counts its end token. One that reaches max_new_tokens without an end counts as
     finished. A row is finished when none of its live beams can still beat the worst of its finished
     hypotheses. `process` may change the log-probabilities (B, K, V) of the next tokens of texts (B, K, t) of
-    the rows (B,).
+    the rows (B,). `vocab` (V,) are the tokens of the logits, if these are not all tokens.
     """
     end_ids = [end] if isinstance(end, int) else list(end)
     ends = torch.tensor(end_ids, dtype=torch.long, device=logits.device)
@@ -66,6 +67,7 @@ def beam_search(
         if process is not None:
             log_p = process(log_p, texts, rows)
         top, parents, tokens = best_candidates(sums, log_p)  # (B, C)
+        tokens = tokens if vocab is None else vocab[tokens]
         candidates = torch.cat([gather_rows(texts, parents), tokens[..., None]], dim=-1)  # (B, C, t)
         ended = torch.isin(tokens, ends)  # (B, C)
         if t == max_new_tokens:

@@ -31,6 +31,7 @@ from regard.decode.sampling import (
     row_generator,
     row_rules,
 )
+from regard.decode.shortlist import ShortlistWriter, ShortState
 from regard.errors import UserError
 
 
@@ -58,6 +59,8 @@ def generate(
     if samples < 1:
         raise UserError(f"samples={samples}: give a whole number from 1 up")
     ends = {end} if isinstance(end, int) else set(end or ())
+    if isinstance(model, ShortlistWriter) and cached and sampling.takes_highest:
+        model = model.compact()
     texts = [list(prompt) for prompt in prompts for _ in range(samples)]
     repeated = None if sources is None else [source for source in sources for _ in range(samples)]
     return _generate(model, texts, repeated, sampling, ends, samples, cached)
@@ -139,6 +142,7 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
     live = list(range(len(texts)))  # the unfinished rows: row b of the batch is texts[live[b]]
     state, length = None, context  # length: of the longest window in the state, padding included
     guesses: Guesses | None = None
+    vocab: list[int] | None = None  # the tokens of the logits, if these are not all tokens
     training = [m for m in model.modules() if m.training]
     for m in training:
         m.training = False
@@ -152,6 +156,7 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
             elif length == context:  # nothing is read yet, or the longest row is full
                 logits, state = read_rows(model, windows, live_sources)
                 length = max(map(len, windows))
+                vocab = state.vocab() if isinstance(state, ShortState) else None
                 if sampling.prompt_lookup_num_tokens and len(texts) == 1:
                     guesses = Guesses.of(model, state, sampling.prompt_lookup_num_tokens)
             elif guesses is not None:
@@ -167,6 +172,7 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
             if -1 in tokens:
                 raise UserError(NOT_FINITE)
             raise_errors(rules)
+            tokens = tokens if vocab is None else [vocab[token] for token in tokens]
             going = [b for b, token in enumerate(tokens) if token not in ends]
             new: list[int | None] = [None] * len(texts)
             for b in going:

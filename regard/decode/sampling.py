@@ -107,6 +107,12 @@ class Sampling:
         return bool(self.top_k or self.top_p < 1 or self.min_p)
 
     @property
+    def takes_highest(self) -> bool:
+        """Whether the next token is the one with the highest logit for any text."""
+        changed = self.repetition_penalty != 1 or self.no_repeat_ngram_size or self.suppress_tokens
+        return self.temperature < GREEDY and not changed and not self.has_rules
+
+    @property
     def has_rules(self) -> bool:
         """Return whether a row has its own rules."""
         return any(getattr(self, name) != default for name, default in RULES.items())

@@ -237,7 +237,7 @@ class Int4Weight(SmallWeight):
         return cls(join_nibbles(integers.flatten(1).to(torch.uint8)), scales.bfloat16())
 
     def prepare(self, x: Tensor) -> Tensor:
-        return x.bfloat16()
+        return x.bfloat16().contiguous()  # as the kernel requires; states of an LSTM are not
 
     def product(self, prepared: Tensor, bias: Tensor | None = None) -> Tensor:
         if self.packed is None:

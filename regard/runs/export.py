@@ -2,6 +2,7 @@
 
 import copy
 import re
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -84,6 +85,9 @@ def export_small(model: Model, folder: Path, dtype: str, license: str | None) ->
         write_model_files(draft.path, model.model, model.task, str(model.kind), model.generation)
         write_tensors(draft.path / WEIGHTS, tensors)
         (draft.path / CARD).write_text(card, encoding="utf-8")
+        for name in model.task.files:
+            if (file := model.folder / name).is_file():
+                shutil.copyfile(file, draft.path / name)
         draft.publish(last=WEIGHTS)
     size, before = (sum(t.nbytes for t in ts.values()) for ts in (tensors, model.model.state_dict()))
     return f"{size / 2**20:.1f} MiB of weights, {size / before:.0%} of those in float32"

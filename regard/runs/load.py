@@ -130,16 +130,18 @@ def load_model(folder: str | Path, device: str | torch.device | None, small: boo
 def load_task(folder: Path, task_class: type[Task], config: Any, sizes: Any) -> Task:
     """Load the task of a run, with its tokenizers and chat template; `sizes` configures the model."""
     tokenizer, *other = check_tokenizers(folder, sizes) if hasattr(sizes, "vocab") else [None]
-    if not (folder / TEMPLATE).exists():
-        return task_class(config, tokenizer, sizes.context, *other)
-    assert tokenizer is not None
-    ends = read_settings(folder / GENERATION).get("eos_token_id", [])
-    several = ends if isinstance(ends, list) else [ends]
-    ends = [check_token(id, sizes.vocab, folder / GENERATION, "eos_token_id") for id in several]
-    tokenizer.end = ends[0] if ends else None
+    ends: list[int] = []
+    if has_template := (folder / TEMPLATE).exists():
+        assert tokenizer is not None
+        written = read_settings(folder / GENERATION).get("eos_token_id", [])
+        several = written if isinstance(written, list) else [written]
+        ends = [check_token(id, sizes.vocab, folder / GENERATION, "eos_token_id") for id in several]
+        tokenizer.end = ends[0] if ends else None
     task = task_class(config, tokenizer, sizes.context, *other)
-    text, special_tokens, path = read_chat_template(folder)
-    task.adopt_prompt_format(None, ends, None, Template(text or "", special_tokens, str(path)))
+    task.folder = folder
+    if has_template:
+        text, special_tokens, path = read_chat_template(folder)
+        task.adopt_prompt_format(None, ends, None, Template(text or "", special_tokens, str(path)))
     return task
 
 

@@ -13,6 +13,7 @@ from regard.decode.paged_beam import search_by_runner
 from regard.decode.prompts import Source, Writer, read_rows
 from regard.decode.runners import borrow_runner
 from regard.decode.sampling import Sampling, beam_processor
+from regard.decode.shortlist import ShortlistWriter
 from regard.errors import UserError
 from regard.text.tokenizer import Tokenizer
 
@@ -120,6 +121,9 @@ def search_beams(
             ends = [end] if isinstance(end, int) else list(end or ())
             best = search_by_runner(runner, prompts, sampling, ends, longest, sources)
             return [several[:samples] for several in best]
+    process = beam_processor(sampling, prompts)
+    if compact := isinstance(model, ShortlistWriter) and process is None:
+        model = model.compact()
     with torch.inference_mode():
         logits, state = read_rows(model, prompts, sources)
     hypotheses = beam_search(
@@ -130,7 +134,8 @@ def search_beams(
         end=NO_TOKEN if end is None else end,
         max_new_tokens=longest,
         length_penalty=sampling.length_penalty,
-        process=beam_processor(sampling, prompts),
+        process=process,
+        vocab=state.tokens if compact else None,
     )
     return [several[:samples] for several in hypotheses]
 

@@ -3,8 +3,10 @@
 Shapes: B batch, S source tokens, T target tokens.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -14,13 +16,16 @@ from torch.nn import functional as F
 
 from regard.core.recurrent import CELLS
 from regard.data import Corpus, PairConfig, PairDataset, read_pairs
+from regard.data.alignment import likely_targets
 from regard.data.bpe_dropout import TokenDropout
 from regard.data.bucketing import bucket_width
 from regard.data.conversations import read_chat_pairs
 from regard.data.encoding import tokenizer_for
 from regard.data.pair_dataset import encode_pairs, filter_pairs
 from regard.data.pairs import History, Pair, build_histories, split_pairs
+from regard.decode.prompts import Writer
 from regard.decode.sampling import Sampling
+from regard.decode.shortlist import SHORTLIST, Shortlist, ShortlistWriter, make_shortlist
 from regard.errors import UserError
 from regard.models import Seq2Seq, Transformer
 from regard.tasks import text_metrics as scoring
@@ -93,6 +98,11 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
     data_config = PairConfig
     few_shapes = True
     learns_from = "answers"
+    files = (SHORTLIST,)
+    extra_options = (
+        *SourceTask.extra_options,
+        "shortlist",
+    )  # write only words that may translate the source's
     cut_sources: ClassVar[bool] = False  # sources that are too long lose their beginning, or are dropped
 
     # Data
@@ -126,6 +136,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
             evaluated = new
         valid, more = encode_held_out(prepare, evaluated)
         training.bpe_dropout, training.keep_targets = data.bpe_dropout, data.keep_targets
+        training.shortlist = data.shortlist
         settings = cls.settings_from(training)
         return Corpus(training, valid, tokenizers[0], task.target_tokenizer, settings, notes + more)
 
@@ -170,7 +181,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         ]
         learned = PairDataset(data.sources, targets, data.source_ids, ragged(rows, data.target_ids.ids.dtype))
         learned = data + learned if data.keep_targets else learned
-        learned.bpe_dropout = data.bpe_dropout
+        learned.bpe_dropout, learned.shortlist = data.bpe_dropout, data.shortlist
         return learned, sum(fits)
 
     def lengths(self, data: PairDataset) -> tuple[np.ndarray, np.ndarray]:
@@ -223,6 +234,42 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
     def guess(self, model: PairModel, batches: Iterable[Batch], data: PairDataset) -> Guess:
         return guess_targets(batches, self.output_tokenizer.vocab, self.config.smoothing)
+
+    def finish(
+        self, folder: Path, weights: Mapping[str, Tensor], data: PairDataset, like: Path | None = None
+    ) -> None:
+        if not data.shortlist:
+            return
+        vocab, writer = self.tokenizer.vocab, self.output_tokenizer
+        counts = np.bincount(data.target_ids.ids, minlength=writer.vocab)
+        lists = likely_targets(data.source_ids, data.target_ids, vocab, data.shortlist, self.end)
+        needed = [self.end, *(id for token in self.specials if (id := writer.id(token)) is not None)]
+        shortlist = make_shortlist(lists, counts, needed, shared=self.target_tokenizer is None)
+        shortlist.save(folder / SHORTLIST, like=like)
+
+    # Answers
+
+    @cached_property
+    def shortlist(self) -> Shortlist:
+        """The shortlist in the folder that the task was loaded from."""
+        if self.folder is None:
+            raise UserError("shortlist: this model has none; leave it out")
+        if not (path := self.folder / SHORTLIST).exists():
+            add = (
+                f"regard train {self.config.name} DATA --out {self.folder} --resume --set data.shortlist=100"  # type: ignore[attr-defined]
+            )
+            raise UserError(f"{path}: no such file; make it with {add}")
+        return Shortlist.load(path, self.tokenizer.vocab, self.output_tokenizer.vocab)
+
+    def writing_model(self, model: PairModel, request: Request) -> Writer:
+        chosen = request.options.get("shortlist", False)
+        if not isinstance(chosen, bool):
+            raise UserError(f"shortlist={chosen!r}: give true or false")
+        if not chosen:
+            return model
+        if (device := next(model.parameters()).device).type != "cpu":
+            raise UserError(f"shortlist is for a CPU, and the model is on {device}; leave it out")
+        return ShortlistWriter(model, self.shortlist)
 
     def preview(self, model: PairModel, data: PairDataset, seed: int) -> str:
         sources = data.sources[:3]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.data.ragged import Ragged
 from regard.decode.generate import generate
+from regard.decode.prompts import Writer
 from regard.decode.sampling import Sampling
 from regard.describe.watch import watch
 from regard.errors import UserError
@@ -35,7 +36,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
 
     specials: ClassVar[tuple[str, ...]] = (PAD, BEGIN, END)
     has_references = generates = has_source = streams = True
-    extra_options = ("prefix",)  # the tokens that every answer begins with
+    extra_options: ClassVar[tuple[str, ...]] = ("prefix",)  # the tokens that every answer begins with
     begin: int
     end: int
     source_end: int
@@ -92,6 +93,10 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
 
     # Answers
 
+    def writing_model(self, model: ModelT, request: Request) -> Writer:
+        """The model that writes the answers, as the request wants it."""
+        return cast(Writer, model)
+
     def stream(self, model: ModelT, request: Request) -> Iterator[list[str]]:
         """The answer to every row, piece by piece; row i * samples + j is sample j of input i."""
         prompts = [self.prompts(input) for input in request.inputs]
@@ -103,7 +108,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         if prefix:
             yield [prefix] * rows
         steps = generate(
-            model,  # type: ignore[arg-type]
+            self.writing_model(model, request),
             [prompt] * len(prompts),
             request.sampling,
             sources=[part.source for (part,) in prompts],  # type: ignore[misc]
@@ -139,11 +144,14 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         """Answers to sources that are read together."""
         prompt, writer = self._with_prefix(prefix), self.output_tokenizer
         prompts, samples, rows = [prompt] * len(sources), request.samples, len(sources) * request.samples
+        author = self.writing_model(model, request)
         if request.sampling.num_beams > 1:
-            best = search_beams(model, prompts, request.sampling, self.end, samples, sources)  # type: ignore[arg-type]
+            best = search_beams(author, prompts, request.sampling, self.end, samples, sources)
             answers = decode_hypotheses(best, writer, request.stop, prompt[1:])
         else:
-            steps = generate(model, prompts, request.sampling, sources=sources, end=self.end, samples=samples)  # type: ignore[arg-type]
+            steps = generate(
+                author, prompts, request.sampling, sources=sources, end=self.end, samples=samples
+            )
             texts = join_text(steps, writer, rows, request.stop, prompt[1:])
             answers = [[Answer(t) for t in texts[i : i + samples]] for i in range(0, rows, samples)]
         return [[replace(answer, text=prefix + answer.text) for answer in several] for several in answers]

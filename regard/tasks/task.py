@@ -59,6 +59,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     divisible_batches: ClassVar[bool] = True  # the loss of a batch is the sum of the losses of its parts
     # What it can learn from a teacher: the answers to its sources, or probabilities
     learns_from: ClassVar[Literal["answers", "probabilities"] | None] = None
+    files: ClassVar[tuple[str, ...]] = ()  # that `finish` writes and answers need: exports have them, too
     best_metric: str | None = None  # the highest is best; None: the lowest loss is
 
     # What it can do
@@ -87,6 +88,8 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     ends: tuple[int, ...] = ()  # if any of several tokens ends an answer
     source_end: int | None = None  # after a source
     template: Template | None = None  # how a conversation becomes a text
+
+    folder: Path | None = None  # that it was loaded from
 
     gather: Gather | None = None  # the trainer's: rows of all processes, for losses that need the whole batch
 
@@ -223,7 +226,9 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def preview(self, model: ModelT, data: DataT, seed: int) -> str:
         """A few inputs and the model's answers, shown while training."""
 
-    def finish(self, folder: Path, weights: Mapping[str, Tensor], like: Path | None = None) -> None:
+    def finish(
+        self, folder: Path, weights: Mapping[str, Tensor], data: DataT, like: Path | None = None
+    ) -> None:
         """Write the files that a finished run has besides the model; new ones get the mode of `like`."""
 
     # Answers

@@ -207,7 +207,9 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         answers = self.answers(model, Request(words, Sampling(top_k=5)))
         return "\n".join(f"{word}\n  → {a[0].text}" for word, a in zip(words, answers, strict=True))
 
-    def finish(self, folder: Path, weights: Mapping[str, Tensor], like: Path | None = None) -> None:
+    def finish(
+        self, folder: Path, weights: Mapping[str, Tensor], data: Any, like: Path | None = None
+    ) -> None:
         """Write the vectors in word2vec's format, and a map of the most frequent words."""
         vectors = select_vectors(weights["embed.weight"], self.words)
         vectors.save(folder / VECTORS, like=like)

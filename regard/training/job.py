@@ -29,7 +29,7 @@ from regard.training.settings import find_sections
 BUDGET = {"steps", "epochs", "minutes", "patience"}
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tracker", "tensorboard"}
 FREE |= {"device", "compile", "parallel", "shard", "recompute"}
-FREE_DATA = {"data.max_bytes", "data.memory_gb"}
+FREE_DATA = {"data.max_bytes", "data.memory_gb", "data.shortlist"}
 LENGTHS = {"train.steps", "train.epochs"}  # of which one defines how long to train
 WRITERS = ("write", "converse")  # tasks of models that continue texts
 

@@ -201,7 +201,7 @@ class Trainer:
             self.live.finish(self)
         if distributed.RANK == 0:
             weights = run_folder.published(self.folder)
-            self.task.finish(self.folder, Parts([weights]), like=weights)
+            self.task.finish(self.folder, Parts([weights]), self.corpus.train, like=weights)
             self.reporter.finish(self.state, self.elapsed(), finished)
         distributed.barrier()  # no process leaves before everything is written
 

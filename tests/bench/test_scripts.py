@@ -10,7 +10,7 @@ import torch
 from bench.rows import ROWS
 from bench.rows.document import DOCUMENT, fill
 
-from bench import gpu, scaling
+from bench import gpu, precisions, scaling
 from regard.bench.measure import Options
 
 RESULT = {
@@ -46,6 +46,18 @@ def test_every_row_and_plot_has_its_place_in_the_document() -> None:
         changed = fill(text, name, "1 | 2")
         assert changed != text
         assert fill(changed, name, "3") == fill(text, name, "3")
+
+
+def test_figures_by_precision(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 5)
+    run = Path(__file__).parents[1] / "runs" / "fixtures" / "write"
+    figures = {"file": 1.25} | precisions.figures(str(run), str(tmp_path / "a.txt"))
+    assert figures["memory"] >= 0
+    assert figures["perplexity"] > 1
+    header, _, *lines = precisions.table({"gpt": dict.fromkeys(precisions.PRECISIONS, figures)}).splitlines()
+    assert {line.count("|") for line in lines} == {header.count("|")}
+    assert [line.split("|")[2].strip() for line in lines] == ["file, MiB", "memory, MiB", "perplexity"]
+    assert lines[0].count("| 1.2 ") == 4
 
 
 def test_a_row_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import sys
 
 import pytest
@@ -186,6 +187,21 @@ def test_prefix(capsys, tmp_path, monkeypatch, translator, model):
         assert lines[2].startswith("cab, fed")
     check_refused(capsys, tmp_path, ["ask", translator, "a", "--prefix", "a" * 23], "prefix", "23")
     check_refused(capsys, tmp_path, ["ask", model, "The", "--prefix", "a"], "prefix")
+
+
+def test_shortlist(capsys, tmp_path, pairs, translator, model):
+    copy = shutil.copytree(translator, tmp_path / "copy")
+    ask, add = ["ask", copy, "bad cabs", "a bag", "--shortlist"], "--resume --set data.shortlist=100"
+    check_refused(capsys, tmp_path, ask, copy / "shortlist.safetensors", f"--out {copy} {add}")
+    stdout_of(capsys, "train", "translate", pairs, "--out", copy, "--resume", "--set", "data.shortlist=2")
+    for beams in (1, 3):
+        options = ["--num-beams", beams, "--max-new-tokens", 5]
+        answers = stdout_of(capsys, *ask, *options)
+        assert answers.count("\n") == 2
+        assert answers.startswith(stdout_of(capsys, *ask[:3], *options, "--shortlist"))
+    (copy / "shortlist.safetensors").write_bytes(b"")
+    check_refused(capsys, tmp_path, ask, copy / "shortlist.safetensors", "damaged")
+    check_refused(capsys, tmp_path, ["ask", model, "The", "--shortlist"], "shortlist")
 
 
 def test_two_models_as_one(capsys, tmp_path, pairs, translator, chatter):

@@ -420,7 +420,7 @@ def test_sets_that_are_none(tmp_path: Path, text: str, words: list[str]) -> None
 
 
 def test_vectors_are_written_in_the_common_format(task: WordsTask, model: Word2Vec, tmp_path: Path) -> None:
-    task.finish(tmp_path, model.state_dict())
+    task.finish(tmp_path, model.state_dict(), None)
     first, *rows = (tmp_path / "vectors.txt").read_text("utf-8").splitlines()
     assert first == f"{len(LETTERS)} {DIM}"
     assert len(rows) == len(LETTERS)
@@ -433,7 +433,7 @@ def test_vectors_are_written_in_the_common_format(task: WordsTask, model: Word2V
 
 
 def test_a_map_is_kept_beside_them(task: WordsTask, model: Word2Vec, tmp_path: Path) -> None:
-    task.finish(tmp_path, model.state_dict())
+    task.finish(tmp_path, model.state_dict(), None)
     shown = [
         text.text
         for text in ElementTree.parse(tmp_path / "map.svg").iterfind(".//{*}text[@text-anchor='middle']")

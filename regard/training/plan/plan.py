@@ -390,7 +390,7 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
 def choose_precision(plan: Plan) -> None:
     """Choose bf16 on a CPU that is faster with it, and compiling if it saves more time than it takes."""
     request = plan.request
-    if not precision.wants_bf16(request) or plan.cost.width < precision.NARROWEST:
+    if not precision.wants_bf16(request) or plan.cost.width < precision.narrowest(request.kind):
         return
     plan.choose("train.precision", "bf16", "which this processor multiplies faster")
     seconds = None  # the clock decides

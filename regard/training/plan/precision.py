@@ -9,6 +9,7 @@ from regard.training.plan.speed import Machine, known_machine
 
 STATIC = ("write", "fill", "restore", "see")  # batches of one shape
 NARROWEST = 64  # width; bf16 slows narrower models down, because converting takes longer than it saves
+NARROWEST_RECURRENT = 256  # of recurrent models, which have smaller products: a step's
 FASTER = 1.6  # speed-up by bf16 for models of the planned widths, to the same loss (docs/performance.md)
 COMPILED_FASTER = 1.4  # a compiled step in bf16
 COMPILING = 90.0  # seconds, on two cores
@@ -20,14 +21,21 @@ def wants_bf16(request: Request) -> bool:
     looked up, not multiplied, and the built-in data have settings that were measured in float32."""
     measured = request.facts.built_in and request.minutes is None
     by_hand = request.by_hand.get("train.precision") is not None
-    narrow = request.by_hand.get("model.dim", NARROWEST) < NARROWEST
+    least = narrowest(request.kind)
+    narrow = request.by_hand.get("model.dim", least) < least
     return request.bf16 and not (by_hand or narrow or measured) and request.task != "words"
 
 
+def narrowest(kind: str) -> int:
+    """The least width of a kind of model that is trained in bf16."""
+    return NARROWEST_RECURRENT if kind in rules.RECURRENT_KINDS else NARROWEST
+
+
 def use_bf16(request: Request) -> Request:
-    """Return the request with a CPU's speed in the precision of training."""
+    """Return the request with a CPU's speed in the precision of training. That of recurrent models, which
+    depends on their width, is planned as in float32."""
     machine = request.machine
-    if machine is None or not wants_bf16(request):
+    if machine is None or not wants_bf16(request) or request.kind in rules.RECURRENT_KINDS:
         return request
     faster = FASTER * (COMPILED_FASTER if compiling_pays(request) else 1.0)
     return replace(request, machine=replace(machine, peak=faster * machine.peak))
@@ -39,7 +47,11 @@ def compiling_pays(request: Request, seconds: float | None = None) -> bool:
     compile = request.by_hand.get("train.compile", "auto")
     if compile != "auto" or not wants_bf16(request):
         return bool(compile == "on")
-    if request.task not in STATIC or not any(map(shutil.which, ("g++", "clang++"))):
+    if (
+        request.kind in rules.RECURRENT_KINDS
+        or request.task not in STATIC
+        or not any(map(shutil.which, ("g++", "clang++")))
+    ):
         return False
     seconds = 60 * (request.minutes or rules.DEFAULT_MINUTES) if seconds is None else seconds
     return seconds * (1 - 1 / COMPILED_FASTER) > COMPILING

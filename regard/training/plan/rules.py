@@ -90,11 +90,12 @@ ADVICE: dict[str, Advice] = {
 }  # fmt: skip
 
 # Recurrent models have no blocks for Muon, and use the settings of docs/results.md for Multi30k.
+RECURRENT_KINDS = (*CELLS, "recurrent", "elmo")
 RECURRENT = {"optimizer": "adamw", "lr": 2e-3, "known": 256, "falls": 1.0, "weight_decay": (0.1, 0.1)}
 
 
 def advice_for(task: str, kind: str) -> Advice:
-    return replace(ADVICE[task], **RECURRENT) if kind in (*CELLS, "recurrent", "elmo") else ADVICE[task]  # type: ignore[arg-type]
+    return replace(ADVICE[task], **RECURRENT) if kind in RECURRENT_KINDS else ADVICE[task]  # type: ignore[arg-type]
 
 
 # Tokenizers

@@ -279,6 +279,18 @@ def test_bf16_on_a_processor_that_has_it(monkeypatch: pytest.MonkeyPatch) -> Non
         for bf16 in (True, False)
     }
     assert len(steps) == 1  # the speed of bf16 is not counted on
+    for preset, expected in (("tiny", (None, None)), ("small", ("bf16", "off"))):  # 128 and 256 wide
+        by_hand = {"train.minutes": 10, "model.preset": preset}
+        recurrent = [
+            make_plan(Request("translate", "gru", by_hand, MULTI30K, cpu2, bf16=bf16))
+            for bf16 in (True, False)
+        ]
+        settings = recurrent[0].settings
+        assert (settings.get("train.precision"), settings.get("train.compile")) == expected
+        assert recurrent[0].steps == recurrent[1].steps
+    cells = {"train.minutes": 60, "model.preset": "small", "model.cell": "lstm"}
+    writer = make_plan(Request("write", "recurrent", cells, SHAKESPEARE, cpu2, bf16=True)).settings
+    assert (writer["train.precision"], writer["train.compile"]) == ("bf16", "off")
     assert chosen("write", replace(SHAKESPEARE, built_in=True), steps=50) == (None, None)
 
 
