@@ -232,7 +232,7 @@ def test_the_wheel_and_a_pinch_zoom_and_the_picture_follows(tab):
     it.page.wait_for_timeout(700)  # one depth at a time
     it.page.evaluate(WHEEL, [200, True])
     it.page.wait_for_selector(".layer.model:only-child .chip")
-    it.page.wait_for_timeout(700)
+    it.page.wait_for_timeout(700)  # one depth at a time
     it.page.evaluate(FINGERS, ["pointerdown", 100])  # on a touch screen
     assert "scale(1.2" in it.page.evaluate(FINGERS, ["pointermove", 120])
     it.page.evaluate(FINGERS, ["pointerup", 120])
@@ -241,7 +241,7 @@ def test_the_wheel_and_a_pinch_zoom_and_the_picture_follows(tab):
     it.page.evaluate(FINGERS, ["pointerdown", 100])
     it.page.evaluate(FINGERS, ["pointermove", 150])
     it.page.wait_for_selector(".layer.block:only-child .card-box")
-    it.page.wait_for_timeout(700)
+    it.page.wait_for_timeout(700)  # one depth at a time
     it.page.evaluate(FINGERS, ["pointerdown", 150])
     it.page.evaluate(FINGERS, ["pointermove", 90])
     it.page.wait_for_selector(".layer.model:only-child .chip")
