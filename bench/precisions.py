@@ -25,7 +25,7 @@ from regard.tasks.request import DataRequest
 
 PRECISIONS = ("float32", "bfloat16", "int8", "int4")
 BUILT_IN = Path(regard.__file__).parent / "builtin"
-FIGURES = ("perplexity", "bleu", "accuracy")  # those that a score has
+FIGURES = ("perplexity", "bleu", "accuracy")  # those that a score has, or its loss
 SMALL = {"model.dim": 64, "train.device": "cpu", "train.precision": "fp32", "train.lr": 3e-3}
 HEADS = {"model.depth": 2, "model.heads": 2}
 CELLS = {"model.kind": "lstm", "model.depth": 1}
@@ -84,7 +84,8 @@ def figures(folder: str, data: str) -> dict[str, float]:
     else:  # images that are drawn
         request = DataRequest([], [], task.data_config(), task.config, task.context, model.tokenizers)
         scores = evaluate(model, type(task).read(request).valid)
-    return {"memory": peak} | {name: scores[name] for name in FIGURES if name in scores}
+    names = [name for name in FIGURES if name in scores] or ["loss"]
+    return {"memory": peak} | {name: scores[name] for name in names}
 
 
 def kilobytes(name: str) -> int:

@@ -22,6 +22,7 @@ from regard.models.base import EncoderDecoder
 from regard.quantize.weights import SmallWeight
 
 SHORTLIST = "shortlist.safetensors"  # the file of a run
+FREQUENT = 10  # times as many frequent tokens as likely ones: all sentences of a batch share them
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,8 @@ def select_rows(W: Tensor, rows: Tensor) -> Tensor:
 def make_shortlist(by_source: np.ndarray, counts: np.ndarray, needed: list[int], shared: bool) -> Shortlist:
     """A shortlist of the targets of each source token, the most frequent tokens (by their `counts`), and what
     is `needed`. In a vocabulary that both sides share, a source token may also be copied."""
-    count = by_source.shape[1]
+    most_frequent = np.argsort(-counts, kind="stable")[: FREQUENT * by_source.shape[1]]
     if shared:
         by_source = np.concatenate([np.arange(len(by_source), dtype=np.int32)[:, None], by_source], axis=1)
-    frequent = np.argsort(-counts, kind="stable")[:count]
-    always = list(dict.fromkeys([*needed, *frequent.tolist()]))
+    always = list(dict.fromkeys([*needed, *most_frequent.tolist()]))
     return Shortlist(torch.from_numpy(by_source), torch.tensor(always, dtype=torch.int32))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helpers.errors import user_error
+from regard.decode import shortlist as shortlist_module
 from regard.decode.beam import Hypothesis
 from regard.decode.sampling import Sampling
 from regard.decode.shortlist import Shortlist, ShortlistWriter, make_shortlist
@@ -110,7 +111,8 @@ def test_a_list_that_allows_all_changes_nothing() -> None:
     assert [[h.tokens for h in row] for row in results[0]] == [[h.tokens for h in row] for row in results[1]]
 
 
-def test_what_a_shortlist_has() -> None:
+def test_what_a_shortlist_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shortlist_module, "FREQUENT", 1)
     lists, counts = np.array([[3, 4], [6, END]], np.int32), np.array([0, 9, 0, 1, 2, 7, 3])
     own = make_shortlist(lists, counts, [END], shared=False)
     assert own.always.tolist() == [END, 1, 5]  # two frequent ones
