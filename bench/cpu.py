@@ -299,7 +299,7 @@ def compare(name: str, build_row: Callable[[Options], Row], options: Options) ->
         if name not in ("start", "shortlist"):  # whose contenders are commands, or only ours
             words = [name, "--seconds", str(options.seconds), "--threads", str(torch.get_num_threads())]
             words += ["--small"] * options.small
-            contenders = {
+            contenders: dict[str, Callable[[], Job]] = {
                 one: partial(
                     in_own_process, stack, [*words, "--contender", one], options.scratch / name / one
                 )
