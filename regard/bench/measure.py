@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -134,17 +135,16 @@ def measure(
             result[key.removeprefix("all_")] = statistics.median(result.pop(key))
         result["rate"] = statistics.median(result["rates"])
         if row.flops is not None:  # a row may find it while it is built
-            result["flops_share"] = result["rate"] * row.flops / PEAKS["flops"]
+            result["flops_share"] = result["rate"] * row.flops / peaks(device)["flops"]
         if row.bytes is not None:
-            result["bandwidth_share"] = result["rate"] * row.bytes / PEAKS["bytes"]
+            result["bandwidth_share"] = result["rate"] * row.bytes / peaks(device)["bytes"]
     return {"unit": row.unit, "note": row.note, "results": results, "failed": failed}
 
 
-PEAKS: dict[str, float] = {}  # of this device: operations and bytes per second
-
-
-def measure_peaks(device: torch.device) -> None:
-    PEAKS.update(flops=peak(device, bf16=device.type == "cuda"), bytes=memory_copied(device))
+@cache
+def peaks(device: torch.device) -> dict[str, float]:
+    """Measure a device's operations and bytes per second."""
+    return {"flops": peak(device, bf16=device.type == "cuda"), "bytes": memory_copied(device)}
 
 
 # Training
