@@ -28,7 +28,7 @@ import torch
 from bench.rows import ROWS
 from bench.rows.document import document
 
-from regard.bench.measure import Job, Options, measure, peaks
+from regard.bench.measure import Job, Options, measure, measure_peaks
 from regard.training.machine import choose_device
 from regard.training.throughput import synchronize
 
@@ -39,13 +39,13 @@ def run_row(name: str, options: Options) -> dict[str, Any]:
     def wait() -> None:
         print("ready", flush=True)
         sys.stdin.readline()
-        peaks(options.device)
+        measure_peaks(options.device)
 
     row = ROWS[name](options)
     device = torch.cuda.get_device_name() if options.device.type == "cuda" else "cpu"
     about = {"row": name, "device": device, "torch": torch.__version__}
     result = measure(row, options, traceback.print_exc, wait)
-    return about | {"peaks": peaks(options.device)} | result
+    return about | {"peaks": measure_peaks(options.device)} | result
 
 
 def profile_row(name: str, options: Options, out: Path) -> dict[str, Any]:

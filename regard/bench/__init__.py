@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from regard.bench.jobs import PEER, make_rows
-from regard.bench.measure import Options, measure, peaks
+from regard.bench.measure import Options, measure, measure_peaks
 from regard.draw.plots import Bars
 from regard.draw.svg import svg
 from regard.draw.terminal import progress
@@ -55,7 +55,7 @@ def bench(
         }
         if not builders:
             raise UserError(f"{rows[0]}: no such row; there are {', '.join(make_rows(size, options))}")
-        peaks(device)  # before anything else uses the device
+        measure_peaks(device)  # before anything else uses the device
         with progress("measuring", len(builders)) as advance, quiet_peer(has_peer):
             for name, build in builders.items():
                 row = build()
@@ -71,7 +71,7 @@ def bench(
     rates = {name: {who: r["rate"] for who, r in row["results"].items()} for name, row in results.items()}
     about = {"size": size, "device": device.type, "threads": torch.get_num_threads()}
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    about |= {"torch": torch.__version__, "peaks": peaks(device), "process_GiB": round(memory, 2)}
+    about |= {"torch": torch.__version__, "peaks": measure_peaks(device), "process_GiB": round(memory, 2)}
     tokens = {name: rates[name] for name, row in results.items() if row["unit"] == "tokens"}
     print(json.dumps(about | {"tokens_per_second": tokens, "measured": results}))
     return rates

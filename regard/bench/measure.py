@@ -135,14 +135,14 @@ def measure(
             result[key.removeprefix("all_")] = statistics.median(result.pop(key))
         result["rate"] = statistics.median(result["rates"])
         if row.flops is not None:  # a row may find it while it is built
-            result["flops_share"] = result["rate"] * row.flops / peaks(device)["flops"]
+            result["flops_share"] = result["rate"] * row.flops / measure_peaks(device)["flops"]
         if row.bytes is not None:
-            result["bandwidth_share"] = result["rate"] * row.bytes / peaks(device)["bytes"]
+            result["bandwidth_share"] = result["rate"] * row.bytes / measure_peaks(device)["bytes"]
     return {"unit": row.unit, "note": row.note, "results": results, "failed": failed}
 
 
 @cache
-def peaks(device: torch.device) -> dict[str, float]:
+def measure_peaks(device: torch.device) -> dict[str, float]:
     """Measure a device's operations and bytes per second."""
     return {"flops": peak(device, bf16=device.type == "cuda"), "bytes": memory_copied(device)}
 
