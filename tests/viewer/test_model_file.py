@@ -16,7 +16,7 @@ from helpers.slow import slow_after
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Captioner
-from regard.quantize.model import quantize_model
+from regard.quantize.model import dequantize_model, quantize_model
 from regard.runs.model import Model
 from regard.tasks.answers import collect_tokens
 from regard.tasks.converse import Converse, ConverseConfig
@@ -408,8 +408,9 @@ def test_eight_bits_are_a_third_of_the_size(opened):
     assert len(json.dumps(content["model"]["weights"])) < 0.4 * size
     opened.evaluate(OPEN, json.loads(json.dumps(content)) | {"kind": "int8"})
     _, tensors = trace_there(opened, "int8", {"input": TEXT})
+    dequantize_model(model.model)  # the page rounds the weights alone, not what they are multiplied with
     want = Session(model, TEXT).trace["logits"]
-    assert (tensors["logits"].reshape(want.shape) - want).abs().max() < 1e-2 * want.abs().max()
+    assert (tensors["logits"].reshape(want.shape) - want).abs().max() < 1e-4 * want.abs().max()
 
 
 def test_every_family_runs_in_a_page_or_is_refused():
