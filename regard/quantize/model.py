@@ -59,6 +59,13 @@ def is_quantized(model: nn.Module) -> bool:
     return any(isinstance(p, SmallWeight) for p in model.parameters())
 
 
+def precision_of(model: nn.Module) -> str:
+    """The precision that a model was converted to; some layers of one in int4 are in int8."""
+    names = {p.name for p in model.parameters() if isinstance(p, SmallWeight)}
+    plain = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return next((name for name in PRECISIONS if name in names - {"int8"}), "int8" if names else plain)
+
+
 def set_weight(m: nn.Module, weight: SmallWeight, looks_up: bool) -> None:
     if not looks_up:
         weight.pack()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.files.locks import is_locked
+from regard.quantize.model import precision_of
 from regard.runs.film import film_losses
 from regard.runs.layout import LOG
 from regard.runs.load import steps_of
@@ -157,7 +158,7 @@ def describe_model(data: TraceData) -> dict[str, Any]:
         "task": model.task.config.name,
         "talks": model.task.converses,
         "parameters": sum(p.numel() for p in module.parameters()),
-        "dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
+        "dtype": precision_of(module),
         "sees": data.reads_images,
         "hears": model.task.reads == "audio",
     }

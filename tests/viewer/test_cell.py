@@ -5,6 +5,7 @@ import torch
 
 from helpers.browsing import MODELS, OPEN_CELLS
 from helpers.serving import serve_session
+from regard.quantize.model import quantize_model
 from regard.viewer.session import Session
 
 
@@ -14,11 +15,16 @@ from regard.viewer.session import Session
         ("gpt2", torch.bfloat16, 256),
         pytest.param("transformer", torch.bfloat16, 256, marks=pytest.mark.slow),
         ("gpt2", torch.float16, 2048),
+        ("gpt2", "int8", 64),
+        pytest.param("gpt2", "bfloat16", 256, marks=pytest.mark.slow),
     ],
 )
 def test_in_fewer_digits(tab, kind, dtype, within):
     model, input = MODELS[kind]()
-    model.model.to(dtype)
+    if isinstance(dtype, str):
+        quantize_model(model.model, dtype)
+    else:
+        model.model.to(dtype)
     it = Session(model, input, "der Fuchs springt" if kind == "transformer" else None)
     assert it.manifest["model"]["dtype"] == str(dtype).removeprefix("torch.")
     with serve_session(it) as server:

@@ -14,6 +14,8 @@ const SHOWN = 40; // terms; the rest is added up
 const PRECISION = {
   bfloat16: "in bfloat16, which keeps 8 binary digits: right within 1/256 of what was added up",
   float16: "in float16, which keeps 11 binary digits: right within 1/2048 of what was added up",
+  int8: "of inputs rounded to 8 bits: right within 1/64 of what was added up",
+  int4: "of inputs rounded to bfloat16 or 8 bits: right within 1/64 of what was added up",
 };
 
 /**

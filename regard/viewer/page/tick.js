@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 
 // How far the model may be from the float64 of this page, as a share of what was added up.
 /** @type {Record<string, number>} */
-const TOLERANCE = { float32: 1e-5, bfloat16: 2 ** -8, float16: 2 ** -11 };
+const TOLERANCE = { float32: 1e-5, bfloat16: 2 ** -8, float16: 2 ** -11, int8: 2 ** -6, int4: 2 ** -6 };
 
 /**
  * Is it the model's number? Never if one of them is not a number; infinity is infinity alone.
