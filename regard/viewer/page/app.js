@@ -144,9 +144,9 @@ async function show() {
     showViews(byId("views"), app, chosen, (changes) => writeAddress(applyChanges(changes)));
     /** @type {View} */
     const view = (await chosen.load())[chosen.name];
-    if (chosen.name !== "take") app.current = null;
+    if (chosen.name !== "look" && chosen.name !== "take") app.current = null; // look returns its own
     const root = h("section", { class: chosen.name, "aria-label": titleOf(chosen, app) });
-    await view.show(root, app);
+    const output = await view.show(root, app);
     if (mine !== turn) return;
     const moved = app.view !== view;
     document.body.classList.toggle("present", Boolean(app.state.present));
@@ -157,6 +157,7 @@ async function show() {
       if (mine !== turn) return;
       document.body.dataset.view = chosen.name;
       replaceView(main, root, moved);
+      app.current = output ?? app.current;
       return placeScene(chosen.name, () => mine === turn);
     });
     if (mine !== turn) return;

@@ -67,7 +67,7 @@ export const look = {
 
   async show(root, app) {
     app.go(completeState(app), { quiet: true });
-    await drawScene(root, app, false);
+    return drawScene(root, app, false);
   },
 };
 
@@ -85,8 +85,9 @@ export const pointAt = (side, i) =>
 export const besideKey = (key, app) => key !== "Escape" && Boolean(look.key?.(key, app));
 
 /**
- * Draw the depth that the address names; beside a panel, without what only the scene alone has.
- * @type {(root: HTMLElement, app: App, beside: boolean) => Promise<void>}
+ * Draw the depth that the address names; beside a panel, without what only the scene alone has. Returns what
+ * can be taken away once it is on the page.
+ * @type {(root: HTMLElement, app: App, beside: boolean) => Promise<App["current"]>}
  */
 export async function drawScene(root, app, beside) {
   const focused = document.activeElement?.closest(".stage") ? document.activeElement.id : "";
@@ -101,15 +102,16 @@ export async function drawScene(root, app, beside) {
   if (beside) {
     const onclick = () => app.go({ view: "look" });
     root.append(above(h("button", { type: "button", id: "whole", onclick }, "Whole scene")), ...picture);
-    return;
+    return null;
   }
   const csv = () => weightTable(depth.shown ?? scene);
-  app.current = { name: `scene-${name}`, csv, layer: drawn?.layer, ...depth.output };
+  const output = { name: `scene-${name}`, csv, layer: drawn?.layer, ...depth.output };
   const table = scene.attention ? tableTwin(`${headName(scene)}: who looks at whom`, csv)
     : tableTwin("The parts of this model", () => partTable(scene));
   root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),
     above(changeButton(app, scene), questionMenu(app, scene), tourButton(app)), ...picture,
     h("div", { class: "below" }, evidence(app, scene, name === "head"), table));
+  return output;
 }
 
 /** Once the picture is there. @type {(stage: HTMLElement, layer: HTMLElement, move: (by: number) => void) =>

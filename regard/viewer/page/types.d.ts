@@ -582,7 +582,7 @@ interface Turn {
 }
 
 interface View {
-  show: (root: HTMLElement, app: App) => Promise<void> | void;
+  show: (root: HTMLElement, app: App) => Promise<Output | null | void> | void;
   /** Returns whether the key was used. */
   key?: (key: string, app: App) => boolean;
 }
