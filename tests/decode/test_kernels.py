@@ -4,6 +4,7 @@ Triton's interpreter runs the fused ones where there is no GPU.
 """
 
 import importlib.util
+import itertools
 import math
 import os
 import sys
@@ -208,6 +209,48 @@ def test_the_order_of_a_sum_does_not_depend_on_the_rows(fused, dtype, gated):
         assert len({t["num_warps"] for t in tiles}) == 1, "the norm of a row too"
 
 
+WIDE = [(768, 768), (2304, 768), (768, 3072), (101, 45), (3072, 768), (512, 512), (4099, 520)]
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_wide_tiles_sum_in_the_same_segments(fused, gated):
+    for (M, K), R in itertools.product(WIDE, (17, 64, 200, 1024)):
+        wide = fused.choose_wide_tiles(R, M, K, torch.bfloat16, gated)
+        narrow = fused.choose_tiles(1, M, K, torch.bfloat16, gated)
+        assert wide["S"] == narrow["S"]
+        assert wide["S"] == 1 or fused.UNIT.value == narrow["BLOCK_K"], "segments have one length"
+    assert fused.choose_wide_tiles(16, 768, 768, torch.bfloat16, gated) is None
+    assert fused.choose_wide_tiles(200, 768, 768, torch.float32, gated) is None
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_wide_products(fused, gated, large, monkeypatch):
+    """As the plain ones; on Hopper, each row to the bit as alone."""
+    dtype = torch.float16
+    if DEVICE.type == "cuda":
+        monkeypatch.setattr(fused, "LARGE", 1 if large else 4096)
+    else:
+        monkeypatch.setattr(fused, "is_hopper", lambda device: True)
+        wide = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 64, "S": 1 if large else 4, "num_warps": 4}
+        monkeypatch.setattr(fused, "choose_wide_tiles", lambda *sizes: wide if sizes[0] > 16 else None)
+    for M, K in [(21, 300)] if DEVICE.type == "cpu" else WIDE:
+        x, residual, norm = normal(197, K, dtype=dtype)[: 19 if DEVICE.type == "cpu" else 197], None, None
+        w, b = normal(M * (1 + gated), K, dtype=dtype) / K**0.5, normal(M * (1 + gated), dtype=dtype)
+        if gated:
+            ours, args = "norm_linear", (norm, w, b, "silu", True)
+        else:
+            residual = normal(len(x), M)
+            ours, args = "linear_residual", (w, b, residual)
+        result = getattr(fused, ours)(x, *args)
+        assert_close(result, getattr(plain, ours)(x, *args), dtype)
+        if DEVICE.type == "cpu":  # numpy's products round by their shapes
+            continue
+        for rows in ([3], [196], list(range(50, 60))):
+            some = args if gated else (w, b, residual[rows].contiguous())
+            assert torch.equal(getattr(fused, ours)(x[rows], *some), result[rows]), (M, K, rows)
+
+
 def test_normalize(fused):
     x, norm = normal(7, 33), Norm(normal(33), normal(33), 1e-5, True)
     result = fused.normalize(x, norm)
@@ -270,6 +313,27 @@ def test_attention(fused, H, G, d, dtype, options):
         torch.testing.assert_close(a, b, **last_bit)
     k, v = k_pages.clone(), v_pages.clone()
     assert_close(plain.write_and_attend(qkv, k, v, tables, positions, *writing, **options), together, dtype)
+
+
+def test_programs_share_chunks(fused, monkeypatch):
+    """The same bits, however many programs share the chunks of a row."""
+    from regard.decode.kernels import fused_attention
+
+    R, G, H, N, d = 5, 2, 4, 90, 8  # up to 360 keys: six chunks
+    k_pages, v_pages, tables = make_pages(R, N, G, d, torch.float32)
+    q, lengths = normal(R, H, d), int32(301, 0, 7, 128, 360)
+    qkv, positions = normal(R, (H + 2 * G) * d), int32(301, -1, 7, 128, 359)
+    results = []
+    for programs in (1, 2 * R * G, 4 * R * G, 1024):
+        monkeypatch.setattr(fused_attention, "PROGRAMS", programs)
+        k, v = k_pages.clone(), v_pages.clone()
+        alone = fused.paged_attention(q, k, v, tables, lengths, None, 200)
+        results.append([alone, fused.write_and_attend(qkv, k, v, tables, positions), k, v])
+    for others in zip(*results, strict=True):
+        assert all(torch.equal(other, others[0]) for other in others)
+    torch.testing.assert_close(
+        results[0][0], plain.paged_attention(q, k_pages, v_pages, tables, lengths, None, 200)
+    )
 
 
 def test_attention_reads_no_unused_pages(fused):

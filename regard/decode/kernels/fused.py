@@ -2,7 +2,8 @@
 
 A row's result has the same bits for any other rows: every product is a chain of tensor core products
 of 16 numbers along K, in segments whose number depends on the weights alone; a row is normed by itself, and
-it attends to fixed chunks of keys. Grids depend on shapes only.
+it attends to fixed chunks of keys. Grids depend on shapes only. On Hopper, wgmma, which takes 64 rows at a
+time, and mma.sync give the same bits (tests compare them on a GPU).
 
 On Hopper, a kernel starts while the previous one still runs, and waits for its end: no more than two run at
 once. With one row, it loads its weights before it waits. So does write_and_attend with few rows: tables,
@@ -20,7 +21,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from regard.decode.kernels.fused_attention import copy_pages, paged_attention, write_and_attend, write_pages
 from regard.decode.kernels.fused_sampling import sample
-from regard.decode.kernels.launch import LAYER_NORM, NO_NORM, begin_kernel, norm_arguments, start_kernel
+from regard.decode.kernels.launch import (
+    LAYER_NORM,
+    NO_NORM,
+    begin_kernel,
+    is_hopper,
+    norm_arguments,
+    start_kernel,
+)
 from regard.decode.kernels.plain import Norm
 
 __all__ = [
@@ -35,7 +43,9 @@ __all__ = [
 ]
 
 LARGE = 4096  # from this many outputs on, there are enough programs without splitting K
+PROGRAMS = 70  # of wide tiles: fewer leave too much of a GPU idle
 REGISTERS = 25_000  # weights that a program holds in registers at once
+UNIT = tl.constexpr(64)  # of wide tiles: each segment of K is a multiple, as with `_linear_kernel`
 WARPS = 4  # of all products that norm a row, and of the norm: it has the same bits in each
 
 
@@ -178,6 +188,63 @@ def _linear_kernel(
     tl.store(out + at, y.to(out.dtype.element_ty), mask=used)
 
 
+@triton.jit(do_not_specialize=["R"])
+def _wide_kernel(
+    x, weight, bias, residual, out, R, M, K: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr,
+    S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """The same tile for many rows, which Hopper's tensor cores take 64 at a time: the S segments of K have a
+    sum each, and these are added up as by `_linear_kernel`."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    col = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row_used, col_used = row < R, col < M
+    SEGMENT: tl.constexpr = (K + S * UNIT - 1) // (S * UNIT) * UNIT
+    k = tl.arange(0, BLOCK_K)[None, :]
+    if PDL:
+        gdc_wait()
+    sums, ups = tl.tuple([]), tl.tuple([])
+    for _ in tl.static_range(S):
+        sums = sums + (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)
+        ups = ups + (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)
+    for start in range(0, SEGMENT, BLOCK_K):
+        new, new_ups = tl.tuple([]), tl.tuple([])
+        for s in tl.static_range(S):
+            at = s * SEGMENT + start + k
+            a = tl.load(x + row[:, None] * K + at, mask=row_used[:, None] & (at < K), other=0.0)
+            a = a.to(weight.dtype.element_ty)
+            w = _load_weights(weight, col[:, None], col_used[:, None], at, K, 0)
+            new = new + (_add_product(sums[s], a, w, 1),)
+            if GATED:
+                w = _load_weights(weight, col[:, None] + M, col_used[:, None], at, K, 0)
+                new_ups = new_ups + (_add_product(ups[s], a, w, 1),)
+            else:
+                new_ups = new_ups + (ups[s],)
+        sums, ups = new, new_ups
+    if PDL:
+        gdc_launch_dependents()
+    y = _add_up(sums, S)
+    if bias is not None:
+        y += tl.load(bias + col, mask=col_used, other=0.0).to(tl.float32)[None, :]
+    y = _activate(y, ACTIVATION)
+    if GATED:
+        up = _add_up(ups, S)
+        if bias is not None:
+            up += tl.load(bias + M + col, mask=col_used, other=0.0).to(tl.float32)[None, :]
+        y *= up
+    at = row[:, None] * M + col[None, :]
+    used = row_used[:, None] & col_used[None, :]
+    if residual is not None:
+        y += tl.load(residual + at, mask=used, other=0.0)
+    tl.store(out + at, y.to(out.dtype.element_ty), mask=used)
+
+
+@triton.jit
+def _add_up(sums, S: tl.constexpr):
+    """The sum of all segments, in the order in which `tl.sum` adds those of four warps."""
+    return sums[0] if S == 1 else (sums[0] + sums[2]) + (sums[1] + sums[3])
+
+
 @triton.jit
 def _norm_kernel(
     x, weight, bias, out, eps, NORM: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, PDL: tl.constexpr
@@ -210,6 +277,18 @@ def choose_tiles(R: int, M: int, K: int, dtype: torch.dtype, gated: bool = False
     return tiles
 
 
+def choose_wide_tiles(R: int, M: int, K: int, dtype: torch.dtype, gated: bool) -> dict[str, int] | None:
+    """Tiles of `_wide_kernel`, or None where `_linear_kernel` is faster. S is that of `choose_tiles`."""
+    if R <= 16 or dtype == torch.float32:
+        return None
+    tiles = {"BLOCK_M": 64, "BLOCK_K": UNIT.value, "num_warps": WARPS}
+    if M >= LARGE:
+        return tiles | {"S": 1, "BLOCK_N": 32 if gated else 64, "num_stages": 4}
+    widths = (32, 16) if gated else (64, 32, 16)
+    cols = next((n for n in widths if triton.cdiv(R, 64) * triton.cdiv(M, n) >= PROGRAMS), 16)
+    return tiles | {"S": 4, "BLOCK_N": cols, "num_stages": 4 if cols == 16 and K >= 2048 else 3}
+
+
 def _normalize_rows(x: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor:
     (R, D), out = x.shape, torch.empty_like(x, dtype=dtype)
     weight, bias, eps, kind = norm_arguments(norm)
@@ -228,6 +307,13 @@ def _multiply(
     tiles = choose_tiles(R, M, K, weight.dtype, gated)
     if norm is not None and not tiles["ONE_ROW"]:
         x, norm = _normalize_rows(x, norm, weight.dtype), None
+    wide = choose_wide_tiles(R, M, K, weight.dtype, gated) if is_hopper(x.device) else None
+    if wide is not None:
+        start_kernel(
+            _wide_kernel, (triton.cdiv(R, wide["BLOCK_M"]), triton.cdiv(M, wide["BLOCK_N"])), x,
+            x, weight, bias, residual, out, R, M, K=K, ACTIVATION=activation, GATED=gated, **wide,
+        )  # fmt: skip
+        return out
     norm_weight, norm_bias, eps, kind = norm_arguments(norm)
     start_kernel(
         _linear_kernel, (triton.cdiv(R, tiles["BLOCK_M"]), triton.cdiv(M, tiles["BLOCK_N"])), x,

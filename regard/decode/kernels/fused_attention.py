@@ -23,10 +23,11 @@ from regard.decode.kernels.launch import (
 )
 from regard.decode.kernels.plain import Norm
 
-CHUNK = 128  # keys of one program: a row's keys are always split in the same places
+CHUNK = 64  # keys of one program: a row's keys are always split in the same places
+PROGRAMS = 1024  # as run at once: where there would be more, each has several of a row's chunks
 FEW = 4  # up to this many rows, there are enough registers
 COMBINED = 16  # chunks that are combined at once
-WARPS = 4  # of every kernel here: the sums of a head's norm have one order
+WARPS = 2  # of every kernel that norms a head: its sums have one order
 
 
 @triton.jit
@@ -119,8 +120,23 @@ def copy_pages(keys: Tensor, values: Tensor, source: Tensor, target: Tensor, len
     layers, P, G, L, d = keys.shape
     start_kernel(
         _copy_kernel, (len(source), layers, G), keys, keys, values, source, target, lengths, P,
-        G=G, WIDTH=L * d, d=d, BLOCK=triton.next_power_of_2(L * d), num_warps=WARPS,
+        G=G, WIDTH=L * d, d=d, BLOCK=triton.next_power_of_2(L * d), num_warps=4,
     )  # fmt: skip
+
+
+@triton.jit
+def _locate_chunk(
+    tables, N, chunk, own, window, g, i, inside, G: tl.constexpr, L: tl.constexpr, d: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The distances of a chunk's keys, which of them the row attends to, their places in the pages, and a
+    mask of these."""
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    page = tl.load(tables + at // L, mask=at // L < N, other=0, cache_modifier=".cg").to(tl.int64)
+    distance = own - at
+    earlier = (distance > 0) & (distance <= window)
+    cell = ((page * G + g) * L + at % L)[:, None] * d + i[None, :]
+    return distance, earlier, cell, earlier[:, None] & inside[None, :]
 
 
 @triton.jit(do_not_specialize=["N", "chunks", "distances", "window", "added"])
@@ -131,12 +147,13 @@ def _attention_kernel(
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, WRITE: tl.constexpr, EARLY: tl.constexpr,
     CHUNK: tl.constexpr, COMBINED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of keys, all queries of its key/value head. The last program of a row combines its chunks.
+    """All queries of a key/value head, for every n-th chunk of a row's keys, where n programs share them. The
+    last of these programs combines the chunks.
 
     A row attends to its first lengths + added tokens. With WRITE, q has queries, keys and values, and the
     last of these tokens is the row's own: its key and value are written to their page first. With EARLY,
-    the other ones are loaded before the kernel ahead has ended, which may write none of them, nor tables and
-    lengths; this takes registers.
+    each chunk has a program, and the other keys are loaded before the kernel ahead has ended, which may write
+    none of them, nor tables and lengths; this takes registers.
     """
     row, g, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = H // G
@@ -144,26 +161,29 @@ def _attention_kernel(
     inside = i < d
     if PDL and not EARLY:
         gdc_wait()
-    at = chunk * CHUNK + tl.arange(0, CHUNK)
-    page = tl.load(tables + row * N + at // L, mask=at // L < N, other=0, cache_modifier=".cg").to(tl.int64)
     length = tl.load(lengths + row, cache_modifier=".cg") + added
     own = tl.maximum(length - 1, 0)  # the last token, whose key is not in a page yet with WRITE
     first, last = tl.maximum(own - window, 0) // CHUNK, own // CHUNK  # the chunks with keys for this row
-    distance = own - at
-    earlier = (distance > 0) & (distance <= window)
-    used = earlier[:, None] & inside[None, :]
-    cell = ((page * G + g) * L + at % L)[:, None] * d + i[None, :]
+    tables += row * N
+    programs = tl.num_programs(2)
+    sharing = tl.minimum(programs, last - first + 1)
     if EARLY:
+        distance, earlier, cell, used = _locate_chunk(
+            tables, N, chunk, own, window, g, i, inside, G, L, d, CHUNK
+        )
         k = tl.load(k_pages + cell, mask=used, other=0.0)
         v = tl.load(v_pages + cell, mask=used, other=0.0)
-    if PDL and EARLY:
-        gdc_wait()
+        if PDL:
+            gdc_wait()
+        chunk = tl.where(chunk < first, last + 1, chunk)
+    else:
+        chunk += first
     head = row * H + g * GROUP
-    if (chunk == 0) & (length <= 0):
+    if (tl.program_id(2) == 0) & (length <= 0):
         for j in tl.static_range(GROUP):
             tl.store(out + (head + j) * d + i, tl.zeros([BLOCK_D], out.dtype.element_ty), mask=inside)
-    if (chunk >= first) & (chunk <= last) & (length > 0):
-        own_page = tl.load(tables + row * N + own // L).to(tl.int64)
+    if (chunk <= last) & (length > 0):
+        own_page = tl.load(tables + own // L).to(tl.int64)
         own_cell = ((own_page * G + g) * L + own % L) * d + i
         if WRITE:
             x = q + row * (H + 2 * G) * d
@@ -171,49 +191,55 @@ def _attention_kernel(
             own_v = tl.load(own_k + G * d + i, mask=inside, other=0.0).to(v_pages.dtype.element_ty)
             own_k = _prepare_head(own_k, k_weight, k_bias, cos, sin, k_eps, own, K_NORM, d, BLOCK_D)
             own_k = own_k.to(k_pages.dtype.element_ty)
-            tl.store(k_pages + own_cell, own_k, mask=inside & (chunk == last))
-            tl.store(v_pages + own_cell, own_v, mask=inside & (chunk == last))
+            writes = (last - chunk) % programs == 0
+            tl.store(k_pages + own_cell, own_k, mask=inside & writes)
+            tl.store(v_pages + own_cell, own_v, mask=inside & writes)
             q_row = x + g * GROUP * d
         else:
             own_k = tl.load(k_pages + own_cell, mask=inside, other=0.0)
             own_v = tl.load(v_pages + own_cell, mask=inside, other=0.0)
             q_row = q + head * d
-        if not EARLY:
-            k = tl.load(k_pages + cell, mask=used, other=0.0)
-            v = tl.load(v_pages + cell, mask=used, other=0.0)
-        for j in tl.static_range(GROUP):
-            if WRITE:
-                query = _prepare_head(
-                    q_row + j * d, q_weight, q_bias, cos, sin, q_eps, own, Q_NORM, d, BLOCK_D
-                ).to(tl.float32)
-            else:
-                query = tl.load(q_row + j * d + i, mask=inside, other=0.0).to(tl.float32)
-            s = tl.sum(k.to(tl.float32) * query[None, :], 1) * scale
-            own_s = tl.sum(own_k.to(tl.float32) * query, 0) * scale
-            if bias is not None:
-                by_distance = bias + (g * GROUP + j) * distances
-                s += tl.load(by_distance + tl.minimum(distance, distances - 1), mask=earlier, other=0.0)
-                own_s += tl.load(by_distance)
-            s = tl.where(earlier, s, -float("inf"))
-            own_s = tl.where(chunk == last, own_s, -float("inf"))
-            highest = tl.maximum(tl.max(s, 0), own_s)
-            shift = tl.where(highest == -float("inf"), 0.0, highest)
-            p, own_p = tl.exp(s - shift), tl.exp(own_s - shift)
-            total = tl.sum(p, 0) + own_p
-            o = tl.sum(p[:, None] * v.to(tl.float32), 0) + own_p * own_v.to(tl.float32)
-            if first == last:
-                o = o / tl.where(total == 0, 1.0, total)
-                tl.store(out + (head + j) * d + i, o.to(out.dtype.element_ty), mask=inside)
-            else:
-                place = (head + j) * chunks + chunk
-                tl.store(partial + place * d + i, o, mask=inside)
-                tl.store(totals + place * 2, highest)
-                tl.store(totals + place * 2 + 1, total)
+        while chunk <= last:
+            if not EARLY:
+                distance, earlier, cell, used = _locate_chunk(
+                    tables, N, chunk, own, window, g, i, inside, G, L, d, CHUNK
+                )
+                k = tl.load(k_pages + cell, mask=used, other=0.0)
+                v = tl.load(v_pages + cell, mask=used, other=0.0)
+            for j in tl.static_range(GROUP):
+                if WRITE:
+                    query = _prepare_head(
+                        q_row + j * d, q_weight, q_bias, cos, sin, q_eps, own, Q_NORM, d, BLOCK_D
+                    ).to(tl.float32)
+                else:
+                    query = tl.load(q_row + j * d + i, mask=inside, other=0.0).to(tl.float32)
+                s = tl.sum(k.to(tl.float32) * query[None, :], 1) * scale
+                own_s = tl.sum(own_k.to(tl.float32) * query, 0) * scale
+                if bias is not None:
+                    by_distance = bias + (g * GROUP + j) * distances
+                    s += tl.load(by_distance + tl.minimum(distance, distances - 1), mask=earlier, other=0.0)
+                    own_s += tl.load(by_distance)
+                s = tl.where(earlier, s, -float("inf"))
+                own_s = tl.where(chunk == last, own_s, -float("inf"))
+                highest = tl.maximum(tl.max(s, 0), own_s)
+                shift = tl.where(highest == -float("inf"), 0.0, highest)
+                p, own_p = tl.exp(s - shift), tl.exp(own_s - shift)
+                total = tl.sum(p, 0) + own_p
+                o = tl.sum(p[:, None] * v.to(tl.float32), 0) + own_p * own_v.to(tl.float32)
+                if first == last:
+                    o = o / tl.where(total == 0, 1.0, total)
+                    tl.store(out + (head + j) * d + i, o.to(out.dtype.element_ty), mask=inside)
+                else:
+                    place = (head + j) * chunks + chunk
+                    tl.store(partial + place * d + i, o, mask=inside)
+                    tl.store(totals + place * 2, highest)
+                    tl.store(totals + place * 2 + 1, total)
+            chunk += programs
         if PDL:
             gdc_launch_dependents()
         if first != last:
             tl.debug_barrier()  # all of this program's stores come before the count
-            if tl.atomic_add(counters + row * G + g, 1, sem="acq_rel") == last - first:
+            if tl.atomic_add(counters + row * G + g, 1, sem="acq_rel") == sharing - 1:
                 for j in tl.static_range(GROUP):
                     _combine(partial, totals, out, head + j, first, last, chunks, d, BLOCK_D, COMBINED)
                 tl.store(counters + row * G + g, 0)
@@ -288,13 +314,15 @@ def _attend(
     out = q.new_empty(R, H, d)
     q_weight, q_bias, q_eps, q_kind = norm_arguments(q_norm)
     k_weight, k_bias, k_eps, k_kind = norm_arguments(k_norm)
+    early = added > 0 and R <= FEW
+    programs = chunks if early else max(1, min(chunks, PROGRAMS // (R * G)))
     start_kernel(
-        _attention_kernel, (R, G, chunks), q,
+        _attention_kernel, (R, G, programs), q,
         q, k_pages, v_pages, tables, lengths, *(rotary or (None, None)), q_weight, q_bias, k_weight, k_bias,
         bias, out, partial, totals, get_counters(q.device), N, chunks, 0 if bias is None else bias.shape[1],
         N * L if window is None else window, added, 1 / math.sqrt(d), q_eps, k_eps,
         H=H, G=G, L=L, d=d, BLOCK_D=triton.next_power_of_2(d), Q_NORM=q_kind, K_NORM=k_kind, WRITE=added > 0,
-        EARLY=added > 0 and R <= FEW, CHUNK=CHUNK, COMBINED=COMBINED, num_warps=WARPS,
+        EARLY=early, CHUNK=CHUNK, COMBINED=COMBINED, num_warps=WARPS,
     )  # fmt: skip
     return out
 

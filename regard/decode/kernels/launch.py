@@ -30,6 +30,12 @@ def can_overlap(device: torch.device) -> bool:
 
 
 @functools.cache
+def is_hopper(device: torch.device) -> bool:
+    """Whether products of 64 rows have instructions of their own (wgmma), and enough shared memory."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+@functools.cache
 def get_counters(device: torch.device) -> Tensor:
     """Counters that are 0 between kernels: kernels that use them run one after the other on a device."""
     return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
