@@ -53,7 +53,7 @@ class TrainConfig:
     log: int = 10  # steps between rows of the log
     tracker: Name = "none"  # a tracker that also gets the log
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     # What each of several processes has of the weights: all (ddp), a share (fsdp); or a share in a group of
     # `shard` processes that has all (hybrid).

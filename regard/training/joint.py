@@ -16,6 +16,7 @@ from regard.core.attention import Attention, Globals, split
 from regard.core.cache import KVCache, Mask, State, over_keys
 from regard.core.layers import Stack, SwiGLU
 from regard.core.positions import Positions, Rotation, rotate
+from regard.training.fp8 import Fp8Linear, fp8_linear
 
 SHORT_ROWS = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 LONGEST, HEAD_DIMS = 128, (32, 64)  # limits of the kernel for short rows, which must fit into registers
@@ -45,7 +46,8 @@ def joint_product(x: Tensor, *layers: nn.Linear) -> Tensor:
     """The results of all layers, concatenated in the last dimension."""
     weights: list[Tensor] = [f.weight for f in layers]
     biases: list[Tensor] = [f.bias for f in layers if f.bias is not None]
-    return F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
+    multiply = fp8_linear if type(layers[0]) is Fp8Linear else F.linear
+    return multiply(x, torch.cat(weights), torch.cat(biases) if biases else None)
 
 
 class JointAttention(Attention):

@@ -59,7 +59,7 @@ USUAL = {  # names that need no comment in the code
     "metric": "the metric that chooses the best weights; None: the one that suits the labels",
     "tracker": "TensorBoard, Weights & Biases or Trackio, which also get the log",
     "device": "where to train; auto: a GPU if there is one",
-    "precision": "auto: bf16 on GPUs and CPUs that have it, where it is faster",
+    "precision": "auto: bf16 on GPUs and CPUs that have it, where it is faster; fp8: products in 8 bits",
     "compile": "torch.compile; auto: where it is likely to pay off",
     "parallel": "how several GPUs share the work",
 }

@@ -12,6 +12,7 @@ from regard.errors import UserError
 from regard.tasks import Batch
 from regard.training import compilation, distributed
 from regard.training.config import TrainConfig
+from regard.training.fp8 import use_fp8
 from regard.training.graphs import Graphs, set_value
 from regard.training.joint import join_products
 from regard.training.machine import OUT_OF_MEMORY
@@ -46,6 +47,8 @@ class TrainStep:
             join_products(model)
             if bf16 and compilation.should_compile(task, c, device, graphs):
                 narrow_residuals(model)
+        if c.precision == "fp8":
+            use_fp8(model, device)
         if c.recompute:
             recompute_blocks(model)
         self.wrapped = distributed.wrap(objective, list(model.blocks), c.parallel, device, c.shard)  # type: ignore[arg-type]

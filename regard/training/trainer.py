@@ -60,7 +60,7 @@ class Trainer:
         self.reporter = Reporter(folder, task, c, describe(model, corpus, device.type))
         for line in [*corpus.summary, *corpus.notes, *self.samples.notes]:
             self.reporter.notice(line)
-        bf16 = c.precision == "bf16" or (
+        bf16 = c.precision in ("bf16", "fp8") or (
             c.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
         )
         self.objective = Objective(model, task)
