@@ -26,6 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from regard.errors import first_line
+
 FALLING = ("loss", "perplexity", "bits_per_byte")  # figures that are better if they are smaller
 
 
@@ -195,10 +197,11 @@ def run_row(name: str, data: Path, out: Path, hurry: float, ends: float) -> None
             result |= execute("score", command, log, row.cpu, ends, SCORING)
             result["scores"] = json.loads(log.read_text().splitlines()[-1])
     except Exception as error:  # the next row begins
-        result["error"] = f"{type(error).__name__}: {error}"[:500]
+        result["error"] = first_line(error)[:500]
         result |= read_run(run, out / f"{stem}.err")
     file.write_text(json.dumps(result))
-    print(f"{stem}: {result.get('scores') or result.get('error')}", flush=True)
+    figures = {k: v for k, v in result.get("scores", {}).items() if isinstance(v, float)}
+    print(f"{stem}: {figures or result.get('error') or 'trained'}", flush=True)
 
 
 def execute(
