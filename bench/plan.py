@@ -52,6 +52,7 @@ def main() -> None:
         "--processor", action="store_true", help="time of the processor: others use it, too"
     )
     estimate.add_argument("--only", nargs="+", default=[])
+    estimate.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     kinds = commands.add_parser("kinds")
     kinds.add_argument("folder", type=Path)
     kinds.add_argument("--seconds", type=float, default=20)
@@ -62,7 +63,7 @@ def main() -> None:
         run_jobs(options)
     elif options.command == "estimates":
         how = (options.minutes, options.threads, options.processor)
-        estimates.compare(options.data, *how, options.only)
+        estimates.compare(options.data, *how, options.only, options.device)
     elif options.command == "kinds":
         hand_tuning.compare(options.folder, options.only, options.seconds, options.seed)
     else:

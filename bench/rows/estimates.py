@@ -41,7 +41,9 @@ CASES = [
 ]
 
 
-def measure(case: Case, data: Path, minutes: float, threads: int, by_processor: bool, results: Any) -> None:
+def measure(
+    case: Case, data: Path, minutes: float, threads: int, by_processor: bool, device: str, results: Any
+) -> None:
     """Plan and train, in a process of its own; put the figures into `results`. Time may be that of the
     processor, where others use it, too."""
     import torch
@@ -55,7 +57,7 @@ def measure(case: Case, data: Path, minutes: float, threads: int, by_processor: 
         trainer.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment]
     Reporter.show_sample = lambda *arguments: None  # type: ignore[method-assign]
     files = [str(data / name) for name in case.data]
-    settings = case.settings | {"train.device": "cpu"}
+    settings = case.settings | {"train.device": device}
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             planned = plan(case.recipe, *files, minutes=minutes, set=settings)
@@ -64,6 +66,7 @@ def measure(case: Case, data: Path, minutes: float, threads: int, by_processor: 
         rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     last = max(row.get("elapsed", 0.0) for row in rows)
     steps = max(row["step"] for row in rows if "loss" in row)
+    used = torch.cuda.max_memory_reserved() if device == "cuda" else 0
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     results.put(
         {
@@ -73,7 +76,7 @@ def measure(case: Case, data: Path, minutes: float, threads: int, by_processor: 
             "steps": steps,
             "seconds": last,
             "expected_seconds": planned.seconds() * steps / planned.steps,
-            "bytes": 1024 * int(status["VmHWM"].split()[0]),
+            "bytes": used or 1024 * int(status["VmHWM"].split()[0]),
             "expected_bytes": planned.memory(),
             "batch": planned.batch,
             "cost": vars(planned.cost),
@@ -84,7 +87,9 @@ def measure(case: Case, data: Path, minutes: float, threads: int, by_processor: 
     )
 
 
-def compare(data: Path, minutes: float, threads: int, by_processor: bool, only: list[str]) -> None:
+def compare(
+    data: Path, minutes: float, threads: int, by_processor: bool, only: list[str], device: str = "cpu"
+) -> None:
     """Print a table, and one line of JSON."""
     context = multiprocessing.get_context("spawn")
     rows = []
@@ -94,7 +99,9 @@ def compare(data: Path, minutes: float, threads: int, by_processor: bool, only: 
         if only and case.recipe not in only:
             continue
         results = context.Queue()
-        worker = context.Process(target=measure, args=(case, data, minutes, threads, by_processor, results))
+        worker = context.Process(
+            target=measure, args=(case, data, minutes, threads, by_processor, device, results)
+        )
         worker.start()
         while worker.is_alive() and results.empty():
             worker.join(timeout=0.2)
@@ -116,6 +123,7 @@ def compare(data: Path, minutes: float, threads: int, by_processor: bool, only: 
     print(
         json.dumps(
             {
+                "device": device,
                 "cases": rows,
                 "time_within_20_percent": sum(abs(x - 1) <= 0.2 for x in times),
                 "memory_within_10_percent": sum(abs(x - 1) <= 0.1 for x in bytes_),
