@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from regard.decode.beam import NO_TOKEN, Hypothesis, make_hypotheses, penalize_length
 from regard.decode.blocks import Rows
 from regard.decode.buffers import Text
+from regard.decode.kernels.plain import Beams, follow_beams
 from regard.decode.prompts import Source
 from regard.decode.runner import READ, ROWS, Runner
 from regard.decode.sampling import NOT_FINITE, Sampling, row_generator
@@ -29,7 +29,6 @@ from regard.errors import UserError
 
 LAG = 2  # steps that are started before the end of one is checked
 REFILL = 4  # new sentences are read once one of this many places is free
-GROUP = 64  # columns of logits whose maximum is computed first
 SEARCHES = 8  # kinds of searches, each with its own graph, that a runner keeps
 
 
@@ -43,116 +42,72 @@ class PagedBeams:
         self.runner, self.B, self.K, self.N, self.T = runner, B, K, N, new
         device = runner.steps.device
         self.ends = sorted(ends)
-        self.end_ids = torch.tensor(self.ends, dtype=torch.long, device=device)
         lengths = [penalize_length(max(1, t), penalty) for t in range(new + 2)]
-        self.penalties = torch.tensor(lengths, device=device)
-        self.suppressed = torch.tensor(sampling.suppress_tokens, dtype=torch.long, device=device)
         # Sums only fall: at best, a beam keeps its sum until the length at which its score is highest.
-        self.bounds = torch.tensor([lengths[new]] * (new + 1) if penalty > 0 else lengths[1:], device=device)
-        self.own = torch.zeros(2, B * K, N, dtype=torch.int32, device=device)  # by the parity of positions
-        self.tables = torch.zeros_like(self.own[0])
+        bounds = [lengths[new]] * (new + 1) if penalty > 0 else lengths[1:]
+        self.suppressed = torch.tensor(sampling.suppress_tokens, dtype=torch.long, device=device)
+        own = torch.zeros(2, B * K, N, dtype=torch.int32, device=device)
+        sums, scores = (torch.full((B, K), -math.inf, device=device) for _ in range(2))
+        texts, finished = (
+            torch.full((B, K, new), NO_TOKEN, dtype=torch.int32, device=device) for _ in range(2)
+        )
+        self.beams = Beams(
+            sums=sums,
+            scores=scores,
+            texts=texts,
+            finished=finished,
+            steps=torch.zeros(B, dtype=torch.long, device=device),
+            over=torch.ones(B, dtype=torch.bool, device=device),
+            ids=torch.zeros(B * K, dtype=torch.int32, device=device),
+            positions=torch.full((B * K,), -1, dtype=torch.int32, device=device),
+            tables=torch.zeros_like(own[0]),
+            own=own,
+            penalties=torch.tensor(lengths, device=device),
+            bounds=torch.tensor(bounds, device=device),
+            ends=torch.tensor(self.ends, dtype=torch.long, device=device),
+        )
         self.source_pages = np.zeros((B, M), np.int32)
         self.source_tables = torch.zeros(B * K, M, dtype=torch.int32, device=device)
         self.source_lengths = torch.zeros(B * K, dtype=torch.int32, device=device)
-        self.ids = torch.zeros(B * K, dtype=torch.int32, device=device)
-        self.positions = torch.full((B * K,), -1, dtype=torch.int32, device=device)
-        self.sums, self.scores = (torch.full((B, K), -math.inf, device=device) for _ in range(2))
-        self.texts, self.finished = (
-            torch.full((B, K, new), NO_TOKEN, dtype=torch.int32, device=device) for _ in range(2)
-        )
-        self.steps = torch.zeros(B, dtype=torch.long, device=device)  # tokens written
-        self.over = torch.ones(B, dtype=torch.bool, device=device)
 
     @property
     def state(self) -> list[Tensor]:
         """The tensors that a step changes."""
-        state = [self.tables, self.ids, self.positions, self.sums, self.scores, self.texts, self.finished]
-        return [*state, self.steps, self.over]
+        b = self.beams
+        return [b.tables, b.ids, b.positions, b.sums, b.scores, b.texts, b.finished, b.steps, b.over]
 
     # On the device
 
     def step(self) -> Tensor:
         """Add a token to every beam; return whether each sentence is finished (B,)."""
+        beams, steps = self.beams, self.runner.steps
         source = self.source_tables, self.source_lengths
-        rows = Rows(self.positions, self.positions + 1, self.tables, *source, distinct=True)
-        logits = self.runner.steps.output_logits(self.runner.steps.hidden(self.ids, rows))
-        top, parents, tokens = self.best_candidates(logits)  # (B, C)
-        K, t = self.K, self.steps + 1  # (B,)
-        ended = torch.isin(tokens, self.end_ids) | (t == self.T)[:, None]  # (B, C)
-        candidates = self.texts.gather(1, parents[..., None].expand(-1, -1, self.T))  # (B, C, T)
-        at = self.steps.clamp(max=self.T - 1)[:, None, None].expand(-1, tokens.shape[1], 1)
-        candidates = candidates.scatter(2, at, tokens[..., None].int())
-
-        new_scores = (top / self.penalties[t][:, None]).masked_fill(~ended, -math.inf)  # (B, C)
-        new_scores[:, K:] = -math.inf  # the spare candidates may continue, but not finish
-        scores, best = torch.cat([self.scores, new_scores], dim=1).topk(K)  # (B, K)
-        finished = torch.cat([self.finished, candidates], dim=1)
-        finished = finished.gather(1, best[..., None].expand(-1, -1, self.T))
-
-        sums, live = top.masked_fill(ended, -math.inf).topk(K)  # (B, K)
-        over = (sums[:, 0] / self.bounds[t.clamp(max=self.T)] <= scores[:, -1]) | (t >= self.T) | self.over
-        was_over = self.over[:, None]  # sentences that were finished before don't change
-        self.scores.copy_(self.scores.where(was_over, scores))
-        self.finished.copy_(self.finished.where(was_over[..., None], finished))
-        self.texts.copy_(candidates.gather(1, live[..., None].expand(-1, -1, self.T)))
-        self.sums.copy_(sums)
-        self.ids.copy_(tokens.gather(1, live).flatten())
-        self.continue_beams(parents.gather(1, live))
-        self.steps.add_((~over).long())
-        self.over.copy_(over)
-        self.positions.copy_(torch.where(over.repeat_interleave(K), -1, self.positions + 1))
-        return over
-
-    def best_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The sums, beams and new tokens (B, C) of the most likely texts with one more token.
-
-        The best ones of each beam are selected first, as no beam has more than C of them.
-        """
-        K, V = self.K, logits.shape[-1]
-        C = min(2 * K, K * V)
-        total = self.runner.steps.log_total(logits)
+        rows = Rows(beams.positions, beams.positions + 1, beams.tables, *source, distinct=True)
+        logits = steps.output_logits(steps.hidden(beams.ids, rows))
+        totals = steps.log_total(logits)
         if self.suppressed.numel():
             logits = logits.index_fill(1, self.suppressed, -math.inf)
-        each, tokens = top_tokens(logits, min(C, V))  # (B K, C)
-        log_p = (each - total[:, None]).view(self.B, K, -1)
-        top, index = (self.sums[..., None] + log_p).flatten(1).topk(C)  # (B, C)
-        return top, index // log_p.shape[-1], tokens.view(self.B, -1).gather(1, index)
-
-    def continue_beams(self, parents: Tensor) -> None:
-        """Let beam k of a sentence continue from its former beam parents[k], (B, K)."""
-        first = self.K * torch.arange(self.B, device=parents.device)[:, None]
-        self.tables.copy_(self.follow((first + parents).flatten(), self.positions + 1, self.own))
-
-    def follow(self, parents: Tensor, positions: Tensor, own: Tensor) -> Tensor:
-        """The tables (R, N) of beams that continue others and share all their pages except the last.
-
-        Their next token is at `positions` (R,), in their own page (2, R, N), which is copied.
-        """
-        at = positions.clamp(min=0)
-        page = (at // PAGE).clamp(max=self.N - 1).long()[:, None]  # (R, 1)
-        tables, mine = self.tables[parents], own[1].where((at % 2 == 1)[:, None], own[0])
-        steps = self.runner.steps
-        source, target = tables.gather(1, page)[:, 0], mine.gather(1, page)[:, 0]
-        steps.kernels.copy_pages(steps.keys, steps.values, source, target, at % PAGE)
-        return torch.where(torch.arange(self.N, device=at.device) < page, tables, mine)
+        pages = steps.kernels.advance_beams(beams, logits, totals, PAGE)
+        steps.kernels.copy_pages(steps.keys, steps.values, *pages)
+        return beams.over
 
     # On the host
 
     def acquire(self) -> None:
         """Take pages, which `release` gives back."""
-        pages = self.runner.pool.take(self.own.numel())
+        pages = self.runner.pool.take(self.beams.own.numel())
         sources = self.runner.pool.take(self.source_pages.size)
         if pages is None or sources is None:
             raise UserError(
                 f"{self.B} sentences with {self.K} beams don't fit into memory; ask for fewer at once"
             )
         self.source_pages = np.array(sources, np.int32).reshape(self.B, -1)
-        send = self.runner.buffers.send
-        self.own.copy_(send(np.array(pages, np.int32).reshape(self.own.shape)))
+        send, beams = self.runner.buffers.send, self.beams
+        beams.own.copy_(send(np.array(pages, np.int32).reshape(beams.own.shape)))
         self.source_tables.copy_(send(self.source_pages.repeat(self.K, 0)))
-        self.tables.copy_(self.own[0])
-        self.over.fill_(True)
-        self.positions.fill_(-1)
+        beams.tables.copy_(beams.own[0])
+        beams.over.fill_(True)
+        beams.positions.fill_(-1)
 
     def place(self, places: Sequence[int], texts: Sequence[Text]) -> None:
         """Begin the search for sentences."""
@@ -165,20 +120,22 @@ class PagedBeams:
         beams = np.concatenate([np.arange(b * K, b * K + K) for b in places])
         at, first, several = (send(x) for x in (np.array(places), np.repeat(places, K) * K, beams))
         lengths = np.array([len(text.ids) - 1 for text in texts], np.int32)
-        self.tables[several] = self.own[0, several]
+        b, steps = self.beams, self.runner.steps
+        b.tables[several] = b.own[0, several]
         self.source_lengths[several] = send(
             np.repeat([text.source_length for text in texts], K).astype(np.int32)
         )
         self.read(places, texts)
-        self.ids[several] = send(np.repeat([text.ids[-1] for text in texts], K).astype(np.int32))
+        b.ids[several] = send(np.repeat([text.ids[-1] for text in texts], K).astype(np.int32))
         # All beams of a sentence begin with the prompt that its first one has read.
         positions = send(np.repeat(lengths, K))
-        self.tables[several] = self.follow(first, positions, self.own[:, several])
-        self.positions[several] = positions
-        self.sums[at], self.scores[at] = -math.inf, -math.inf
-        self.sums[at, 0] = 0.0  # at first, all beams are the same
-        self.texts[at], self.finished[at] = NO_TOKEN, NO_TOKEN
-        self.steps[at], self.over[at] = 0, False
+        b.tables[several], pages = follow_beams(b.tables[first], b.own[:, several], positions, PAGE)
+        steps.kernels.copy_pages(steps.keys, steps.values, *pages)
+        b.positions[several] = positions
+        b.sums[at], b.scores[at] = -math.inf, -math.inf
+        b.sums[at, 0] = 0.0  # at first, all beams are the same
+        b.texts[at], b.finished[at] = NO_TOKEN, NO_TOKEN
+        b.steps[at], b.over[at] = 0, False
 
     def read(self, places: Sequence[int], texts: Sequence[Text]) -> None:
         """Read prompts, except their last tokens, into the pages of each sentence's first beam."""
@@ -191,29 +148,17 @@ class PagedBeams:
             ids, positions, beams = self.runner.buffers.send(numbers[:, i : i + READ[-1]].copy())
             source = self.source_tables[beams], self.source_lengths[beams]
             self.runner.steps.hidden(
-                ids, Rows(positions, positions + 1, self.tables[beams], *source, distinct=False)
+                ids, Rows(positions, positions + 1, self.beams.tables[beams], *source, distinct=False)
             )
 
     def result(self, places: Sequence[int]) -> list[list[Hypothesis]]:
         at = self.runner.buffers.send(np.array(places))
-        finished, scores = self.finished[at].cpu(), self.scores[at].cpu()
+        finished, scores = self.beams.finished[at].cpu(), self.beams.scores[at].cpu()
         return [make_hypotheses(f, s, self.ends) for f, s in zip(finished, scores, strict=True)]
 
     def release(self) -> None:
-        self.runner.pool.release(self.own.flatten().tolist())
+        self.runner.pool.release(self.beams.own.flatten().tolist())
         self.runner.pool.release(self.source_pages.flatten().tolist())
-
-
-def top_tokens(logits: Tensor, C: int) -> tuple[Tensor, Tensor]:
-    """logits.topk(C) of rows (R, V): the C highest are in the C groups of columns with the highest maxima."""
-    R, V = logits.shape
-    if V <= 2 * C * GROUP:
-        return logits.topk(C)
-    groups = F.pad(logits, (0, -V % GROUP), value=-math.inf).view(R, -1, GROUP)
-    chosen = groups.amax(-1).topk(C).indices  # (R, C)
-    within = groups.gather(1, chosen[..., None].expand(-1, -1, GROUP)).flatten(1)  # (R, C * GROUP)
-    top, index = within.topk(C)
-    return top, chosen.gather(1, index // GROUP) * GROUP + index % GROUP
 
 
 @torch.inference_mode()

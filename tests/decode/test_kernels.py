@@ -401,3 +401,70 @@ def test_sample(fused):
     again = fused.sample(logits[[10]], temperature[[10]], u[[10]])
     assert (again[0] == tokens[10]).all()
     assert (again[1] == logprobs[10]).all()
+
+
+def make_beams(B: int, K: int, T: int, N: int, ends: list[int]) -> plain.Beams:
+    """Searches in the middle of their texts, of which the last but one is over."""
+    own = torch.randperm(2 * B * K * N).view(2, B * K, N).int().to(DEVICE)
+    texts = torch.randint(100, (2, B, K, T), device=DEVICE, dtype=torch.int32)
+    steps = torch.randint(T - 1, (B,), device=DEVICE)
+    steps[0], steps[-1] = 0, T - 1
+    sums, scores = -torch.rand(B, K, device=DEVICE) - 5, -torch.rand(B, K, device=DEVICE) - 2
+    sums[0, 1:], scores[0], scores[1, 1:] = -math.inf, -math.inf, -math.inf
+    over = torch.zeros(B, dtype=torch.bool, device=DEVICE)
+    over[-2] = True
+    positions = (steps + 3).repeat_interleave(K).int()
+    positions[-2 * K : -K] = -1
+    return plain.Beams(
+        sums=sums,
+        scores=scores.sort(descending=True).values,
+        texts=texts[0],
+        finished=texts[1],
+        steps=steps,
+        over=over,
+        ids=int32(*[7] * (B * K)),
+        positions=positions,
+        tables=own[0].flip(0).contiguous(),
+        own=own,
+        penalties=torch.arange(1, T + 3, device=DEVICE) ** 0.6,
+        bounds=torch.full((T + 1,), T**0.6, device=DEVICE),
+        ends=torch.tensor(ends, dtype=torch.long, device=DEVICE),
+    )
+
+
+@pytest.mark.parametrize(
+    ("V", "K", "ends"),
+    [(29, 3, [2]), (2100, 4, [2, 2099]), (61, 1, []), (7, 5, [3]), (2100, 6, [5])],
+    ids=str,
+)
+def test_advance_beams(fused, V, K, ends):
+    """Some steps of searches: the same texts, sums, tables and pages as by the plain one."""
+    B, T, N = 5, 70, 19
+    ours = make_beams(B, K, T, N, ends)
+    expected = plain.Beams(**{name: t.clone() for name, t in vars(ours).items()})
+    for _ in range(4):
+        logits = 3 * normal(B * K, V)
+        for end in ends:
+            logits[::3, end] += 9
+        pages = fused.advance_beams(ours, logits, logits.logsumexp(-1), L)
+        expected_pages = plain.advance_beams(expected, logits, logits.logsumexp(-1), L)
+        for name in ("scores", "steps", "over", "positions"):
+            torch.testing.assert_close(getattr(ours, name), getattr(expected, name), rtol=1e-6, atol=0)
+        assert torch.equal(*(beams.finished[expected.scores.isfinite()] for beams in (ours, expected)))
+        live = expected.sums.isfinite()  # nothing comes of the others, and what is in their places is open
+        for a, b in zip(pages, expected_pages, strict=True):
+            assert torch.equal(a.view(B, K)[live], b.view(B, K)[live].int())
+        for name in ("sums", "texts", "ids", "tables"):
+            a, b = (getattr(beams, name).view(B, K, -1)[live] for beams in (ours, expected))
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=0, msg=name)
+
+
+def test_beams_of_logits_that_are_not_finite(fused):
+    """Nothing is chosen outside of the vocabulary, and nothing finishes."""
+    beams = make_beams(3, 2, 9, 5, [1])
+    beams.scores.fill_(-math.inf)
+    logits = normal(6, 31)
+    logits[:2], logits[2] = math.nan, -math.inf
+    fused.advance_beams(beams, logits, logits.logsumexp(-1), L)
+    assert beams.scores[0].isneginf().all()
+    assert ((beams.ids >= 0) & (beams.ids < 31)).all()

@@ -1,6 +1,5 @@
 """Beam search over pages gives what `beam_search` gives."""
 
-import math
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 from bench.equality import make_noisy
 
 from regard.decode import paged_beam, runners
-from regard.decode.paged_beam import top_tokens
 from regard.decode.sampling import Sampling
 from regard.models import GPT, GPTConfig, Transformer, TransformerConfig
 from regard.models.t5 import T5Config
@@ -92,12 +90,3 @@ def test_options_that_need_the_texts_are_searched_plainly(monkeypatch: pytest.Mo
     sampling = Sampling(num_beams=2, max_new_tokens=5, no_repeat_ngram_size=2)
     assert len(search_beams(model, [[3]], sampling, END, 2)[0]) == 2
     assert model not in runners._entries
-
-
-@pytest.mark.parametrize(("V", "C"), [(29, 8), (1100, 8), (4099, 3)])
-def test_top_tokens_are_those_of_topk(V: int, C: int) -> None:
-    logits = torch.stack([torch.randperm(V).float() for _ in range(5)])
-    logits[1, 7:] = -math.inf  # hardly any candidates
-    top, tokens = top_tokens(logits, C)
-    assert torch.equal(top, logits.topk(C).values)
-    assert torch.equal(logits.gather(1, tokens), top)

@@ -20,6 +20,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from regard.decode.kernels.fused_attention import copy_pages, paged_attention, write_and_attend, write_pages
+from regard.decode.kernels.fused_beams import advance_beams
 from regard.decode.kernels.fused_sampling import sample
 from regard.decode.kernels.launch import (
     LAYER_NORM,
@@ -32,6 +33,7 @@ from regard.decode.kernels.launch import (
 from regard.decode.kernels.plain import Norm
 
 __all__ = [
+    "advance_beams",
     "copy_pages",
     "linear_residual",
     "norm_linear",

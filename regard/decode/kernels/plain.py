@@ -196,3 +196,87 @@ def sample(
     logprobs = logprobs.gather(-1, tokens[:, None])[:, 0]
     finite = highest[:, 0].isfinite() & logprobs.isfinite()
     return tokens.where(finite, -1), logprobs.where(finite, math.nan)
+
+
+Pages = tuple[Tensor, Tensor, Tensor]  # pages, those that they are copied to, and how many tokens of each
+
+
+@dataclass(frozen=True)
+class Beams:
+    """The search for answers to B sentences with K beams: tensors that a step changes in place."""
+
+    sums: Tensor  # (B, K) float32: the log-probabilities of the texts so far
+    scores: Tensor  # (B, K) float32: those of the finished texts, best first
+    texts: Tensor  # (B, K, T) int32
+    finished: Tensor  # (B, K, T) int32
+    steps: Tensor  # (B,) int64: tokens written
+    over: Tensor  # (B,) bool: the sentence is finished, or its place is free
+    ids: Tensor  # (B K,) int32: the last tokens
+    positions: Tensor  # (B K,) int32: theirs; -1: over
+    tables: Tensor  # (B K, N) int32: the pages of each beam
+    own: Tensor  # (2, B K, N) int32: pages that no other beam writes to, by the parity of positions
+    penalties: Tensor  # (T + 2,) float32: what a sum is divided by, by the number of tokens
+    bounds: Tensor  # (T + 1,) float32: the same, at best, for a text that goes on
+    ends: Tensor  # int64: tokens that end a text
+
+
+def advance_beams(beams: Beams, logits: Tensor, totals: Tensor, tokens_of_page: int) -> Pages:
+    """Add a token to every beam, given its logits (B K, V) and the logarithms (B K,) of their sums.
+
+    Return the pages that are to be copied next, one for each beam.
+    """
+    (B, K), T, t = beams.sums.shape, beams.texts.shape[2], beams.steps + 1  # (B,)
+    top, parents, tokens = best_candidates(beams, logits, totals)  # (B, C)
+    ended = torch.isin(tokens, beams.ends) | (t == T)[:, None]  # (B, C)
+    candidates = beams.texts.gather(1, parents[..., None].expand(-1, -1, T))  # (B, C, T)
+    at = beams.steps.clamp(max=T - 1)[:, None, None].expand(-1, tokens.shape[1], 1)
+    candidates = candidates.scatter(2, at, tokens[..., None].int())
+
+    new_scores = (top / beams.penalties[t][:, None]).masked_fill(~ended, -math.inf)  # (B, C)
+    new_scores[:, K:] = -math.inf  # the spare candidates may continue, but not finish
+    scores, best = torch.cat([beams.scores, new_scores], dim=1).topk(K)  # (B, K)
+    finished = torch.cat([beams.finished, candidates], dim=1)
+    finished = finished.gather(1, best[..., None].expand(-1, -1, T))
+
+    sums, live = top.masked_fill(ended, -math.inf).topk(K)  # (B, K)
+    over = (sums[:, 0] / beams.bounds[t.clamp(max=T)] <= scores[:, -1]) | (t >= T) | beams.over
+    was_over = beams.over[:, None]  # sentences that were finished before don't change
+    beams.scores.copy_(beams.scores.where(was_over, scores))
+    beams.finished.copy_(beams.finished.where(was_over[..., None], finished))
+    beams.texts.copy_(candidates.gather(1, live[..., None].expand(-1, -1, T)))
+    beams.sums.copy_(sums)
+    beams.ids.copy_(tokens.gather(1, live).flatten())
+    first = K * torch.arange(B, device=live.device)[:, None]
+    rows = (first + parents.gather(1, live)).flatten()  # (B K,)
+    tables, pages = follow_beams(beams.tables[rows], beams.own, beams.positions + 1, tokens_of_page)
+    beams.tables.copy_(tables)
+    beams.steps.add_((~over).long())
+    beams.over.copy_(over)
+    beams.positions.copy_(torch.where(over.repeat_interleave(K), -1, beams.positions + 1))
+    return pages
+
+
+def best_candidates(beams: Beams, logits: Tensor, totals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The sums, beams and new tokens (B, C) of the most likely texts with one more token.
+
+    The best ones of each beam are selected first, as no beam has more than C of them.
+    """
+    (B, K), V = beams.sums.shape, logits.shape[-1]
+    C = min(2 * K, K * V)
+    each, tokens = logits.topk(min(C, V))  # (B K, C)
+    log_p = (each - totals[:, None]).view(B, K, -1)
+    top, index = (beams.sums[..., None] + log_p).flatten(1).topk(C)  # (B, C)
+    return top, index // log_p.shape[-1], tokens.view(B, -1).gather(1, index)
+
+
+def follow_beams(tables: Tensor, own: Tensor, positions: Tensor, tokens_of_page: int) -> tuple[Tensor, Pages]:
+    """The tables (R, N) of beams that continue others, whose tables are given, and share all their pages
+    except the last; and the pages to copy.
+
+    Their next token is at `positions` (R,), in their own page (2, R, N), which is copied.
+    """
+    at, N = positions.clamp(min=0), tables.shape[1]
+    page = (at // tokens_of_page).clamp(max=N - 1).long()[:, None]  # (R, 1)
+    mine = own[1].where((at % 2 == 1)[:, None], own[0])
+    pages = tables.gather(1, page)[:, 0], mine.gather(1, page)[:, 0], at % tokens_of_page
+    return torch.where(torch.arange(N, device=at.device) < page, tables, mine), pages
