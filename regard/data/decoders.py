@@ -22,7 +22,17 @@ import numpy as np
 
 from regard.errors import UserError
 from regard.vision.decode_worker import SharedPixels
-from regard.vision.decoding import FileBytes, ImageSource, ImageTooLarge, Size, decode_image, read_size
+from regard.vision.decoding import (
+    FileBytes,
+    ImageSource,
+    ImageTooLarge,
+    Part,
+    Shape,
+    Size,
+    decode_image,
+    decode_part,
+    read_size,
+)
 
 FEW = 3  # up to this number of processors, threads are as fast
 
@@ -51,19 +61,32 @@ class Decoders:
 
     def decode(self, sources: Sequence[ImageSource], images: Sequence[np.ndarray]) -> None:
         """Decode each source into its image (C, H, W)."""
-        if self.ask(sources, images) is None:
+        if self.ask(sources, images[0].shape, images) is None:
             for source, image in zip(sources, images, strict=True):
                 image[:] = decode_image(source, image.shape)
 
+    def decode_parts(
+        self, sources: Sequence[ImageSource], shape: Shape, rooms: Sequence[np.ndarray]
+    ) -> list[Part]:
+        """Decode each source into its room (R, R, C); return what is to be resized of it to the shape."""
+        head = self.ask(sources, shape, rooms, room=len(rooms[0]))
+        if head is None:
+            return [decode_part(source, shape, room) for source, room in zip(sources, rooms, strict=True)]
+        return [(across, down, columns_first) for across, down, columns_first in head["parts"]]
+
     def sizes(self, sources: Sequence[ImageSource]) -> list[Size]:
         """Read the headers of images."""
-        head = self.ask(sources, None)
+        head = self.ask(sources, None, [])
         if head is None:
             return [read_size(source) for source in sources]
         return [(width, height, grey) for width, height, grey in head["sizes"]]
 
     def ask(
-        self, sources: Sequence[ImageSource], images: Sequence[np.ndarray] | None
+        self,
+        sources: Sequence[ImageSource],
+        shape: Shape | None,
+        images: Sequence[np.ndarray],
+        room: int = 0,
     ) -> dict[str, Any] | None:
         """Send a request to the next idle process; return None if the process has ended or can't get the
         bytes. Raise its error about an image."""
@@ -71,7 +94,7 @@ class Decoders:
             return None
         worker = self.idle.get()
         try:
-            head = worker.ask(sources, images)
+            head = worker.ask(sources, {"shape": shape, "room": room}, images)
         except (OSError, json.JSONDecodeError):
             worker.process.kill()
             return None
@@ -100,18 +123,19 @@ class Worker:
             start_new_session=True,  # Ctrl-C is for this process
         )
 
-    def ask(self, sources: Sequence[ImageSource], images: Sequence[np.ndarray] | None) -> dict[str, Any]:
+    def ask(
+        self, sources: Sequence[ImageSource], what: dict[str, Any], images: Sequence[np.ndarray]
+    ) -> dict[str, Any]:
         """Send a request and return the reply; pixels are copied to `images`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        shape = None if images is None else images[0].shape
-        if shape is not None:
-            self.pixels.reserve(len(sources), shape)
+        if images:
+            self.pixels.reserve(len(images), images[0].shape)
         rows = [dataclasses.astuple(source) for source in sources]
-        self.process.stdin.write(json.dumps({"shape": shape, "sources": rows}).encode() + b"\n")
+        self.process.stdin.write(json.dumps(what | {"sources": rows}).encode() + b"\n")
         self.process.stdin.flush()
         head: dict[str, Any] = json.loads(self.process.stdout.readline())
-        if images is not None and "error" not in head:
+        if images and "error" not in head:
             for image, decoded in zip(images, self.pixels.view(len(images), images[0].shape), strict=True):
                 image[:] = decoded
         return head

@@ -20,11 +20,13 @@ from regard.data.archives import find_source, is_file
 from regard.data.decoders import Decoders, decoders, processors
 from regard.data.digests import file_sha256
 from regard.data.reading import record_file
+from regard.data.resizing import resize_parts, resizing_device, room_for
 from regard.draw.terminal import progress
 from regard.errors import UserError
 from regard.vision.decoding import (
     FileBytes,
     ImageSource,
+    Part,
     Shape,
     Size,
     decode_image,
@@ -75,9 +77,10 @@ class ImageDataset:
         sources: Sequence[ImageSource],
         shape: Shape,
         cache: PixelCache | None = None,  # of images that are not held as `pixels`
+        room: int = 0,  # the side of a square for an image that a GPU resizes
     ):
         self.names, self.pixels, self.sources, self.shape = list(names), pixels, list(sources), shape
-        self.cache = cache or PixelCache(0)
+        self.cache, self.room = cache or PixelCache(0), room
 
     def __len__(self) -> int:
         return len(self.names)
@@ -90,18 +93,22 @@ class ImageDataset:
         """Return these images as uint8 (B, C, H, W). Several threads may call it."""
         if self.pixels is not None:  # copied row by row; an index would copy byte by byte
             return torch.from_numpy(self.pixels.numpy().take(rows, axis=0))
-        pixels = torch.empty(len(rows), *self.shape, dtype=torch.uint8)
-        missing = list[tuple[ImageSource, np.ndarray]]()
-        for row, image in zip(rows.tolist(), pixels.numpy(), strict=True):
+        pool = decoders() if self.in_processes and len(self) >= MANY else None
+        device = resizing_device() if pool is not None and self.room else None
+        pixels = new_pixels(len(rows), self.shape, device)
+        missing = list[int]()
+        for place, (row, image) in enumerate(zip(rows.tolist(), pixels.numpy(), strict=True)):
             if (known := self.cache.get(self.sources[row])) is None:
-                missing.append((self.sources[row], image))
+                missing.append(place)
             else:
                 image[:] = known
-        pool = decoders() if self.in_processes and len(self) >= MANY else None
-        sources, images = [source for source, _ in missing], [image for _, image in missing]
-        decode_into(images, sources, decode=self.decode, pool=pool)
-        for source, image in missing:
-            self.cache.add(source, image)
+        sources, images = [self.sources[rows[i]] for i in missing], [pixels[i] for i in missing]
+        if pool is not None and device is not None and sources:
+            decode_on(device, images, sources, self.room, pool)
+        else:
+            decode_into([image.numpy() for image in images], sources, decode=self.decode, pool=pool)
+        for source, image in zip(sources, images, strict=True):
+            self.cache.add(source, image.numpy())
         return pixels
 
     @staticmethod
@@ -112,7 +119,8 @@ class ImageDataset:
         """Return a dataset of these rows."""
         pixels = None if self.pixels is None else self.read(np.array(numbers, dtype=np.int64))
         sources = [self.sources[i] for i in numbers] if self.sources else []
-        return type(self)([self.names[i] for i in numbers], pixels, sources, self.shape, self.cache)
+        names = [self.names[i] for i in numbers]
+        return type(self)(names, pixels, sources, self.shape, self.cache, self.room)
 
     def __getitem__(self, rows: slice) -> list[Tensor]:
         """Return a list of images (C, H, W)."""
@@ -218,8 +226,43 @@ def decode_into(
         for image, source in zip(images[chunk], sources[chunk], strict=True):
             image[:] = decode(source, image.shape)
 
-    size = 1 if pool is None else max(1, min(CHUNK, len(sources) // (4 * pool.count)))
+    size = 1 if pool is None else pool_chunk(len(sources), pool)
     run_chunks(len(sources), size, fill, advance)
+
+
+def pool_chunk(count: int, pool: Decoders) -> int:
+    """The number of images that a process decodes at a time."""
+    return max(1, min(CHUNK, count // (4 * pool.count)))
+
+
+def new_pixels(count: int, shape: tuple[int, int, int], device: torch.device | None) -> Tensor:
+    """Memory for `count` images, pinned if a GPU will read it: torch uses that again for the next ones."""
+    pinned = device is not None and device.type == "cuda"
+    return torch.empty(count, *shape, dtype=torch.uint8, pin_memory=pinned)
+
+
+def decode_on(
+    device: torch.device,
+    images: Sequence[Tensor],  # (C, H, W) each
+    sources: Sequence[ImageSource],
+    room: int,
+    pool: Decoders,
+) -> None:
+    """Decode each image in a process and resize it on a device, to the same pixels as `decode_into`."""
+    shape: Shape = tuple(images[0].shape)  # type: ignore[assignment]
+    rooms, parts = new_pixels(len(images), (room, room, shape[0]), device), dict[int, list[Part]]()
+
+    def fill(chunk: slice) -> None:
+        parts[chunk.start] = pool.decode_parts(sources[chunk], shape, list(rooms[chunk].numpy()))
+
+    run_chunks(len(sources), pool_chunk(len(sources), pool), fill, lambda n: None)
+    in_order = [part for start in sorted(parts) for part in parts[start]]
+    for image, resized in zip(
+        images, resize_parts(rooms.to(device, non_blocking=True), in_order, shape), strict=True
+    ):
+        image.copy_(resized, non_blocking=True)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def read_sizes(sources: Sequence[ImageSource], advance: Callable[[int], None]) -> list[Size]:
@@ -288,7 +331,7 @@ def load_images(
     shape = (channels or (1 if all(grey for *_, grey in sizes) else 3), size, size)
     names, memory = [source.name for source in sources], MAX_MEMORY if memory is None else memory
     if len(sources) * int(np.prod(shape)) > memory:
-        return ImageDataset(names, None, sources, shape, PixelCache(memory))
+        return ImageDataset(names, None, sources, shape, PixelCache(memory), room_for(sizes, shape))
     pool = decoders() if len(sources) >= MANY else None
     with progress("decoding images", len(sources)) as advance:
         return ImageDataset(names, decode_images(sources, shape, advance, pool=pool), sources, shape)

@@ -14,7 +14,7 @@ Share = tuple[list[Batch], int, Counter[str]]
 
 
 class Prefetcher:
-    """Returns the batches of a step; one thread makes the next ones while another copies the last.
+    """Returns the batches of a step; threads make the next ones while another copies the last.
 
     The batches depend on the step alone, so it does not matter when they are made. With `ahead` = 0, the
     default on a CPU, which computes all the time, they are made when they are needed.
@@ -27,10 +27,11 @@ class Prefetcher:
         count_read: Callable[[Sequence[Batch]], Counter[str]],
         pad: Callable[[Batch], Batch] | None = None,
         ahead: int | None = None,
+        makers: int = 1,  # threads that make batches
     ):
         self.make, self.device, self.count_read, self.pad = make, device, count_read, pad
         self.ahead = (3 if device.type == "cuda" else 0) if ahead is None else ahead
-        self.executor = ThreadPoolExecutor(1, "prefetch") if self.ahead else None
+        self.executor = ThreadPoolExecutor(makers, "prefetch") if self.ahead else None
         self.copier = ThreadPoolExecutor(1, "copy") if self.ahead else None
         self.stream = copy_stream(device) if device.type == "cuda" else None
         self.futures: dict[int, Future[tuple[Share, torch.cuda.Event | None]]] = {}
@@ -42,7 +43,7 @@ class Prefetcher:
             del self.futures[skipped]
         for s in range(step, step + self.ahead + 1):
             if s not in self.futures:
-                batches = self.executor.submit(self.make, s)
+                batches = self.executor.submit(self.make_apart, s)
                 self.futures[s] = self.copier.submit(self.prepare_result, batches)
         share, copied = self.futures.pop(step).result()
         if copied is not None:
@@ -51,6 +52,13 @@ class Prefetcher:
             for t in (t for batch in share[0] for t in batch):
                 t.record_stream(stream)  # its memory is not reused before that stream has read it
         return share
+
+    def make_apart(self, step: int) -> Sequence[Batch]:
+        """Make the batches of a step; what that needs of the GPU doesn't wait for the model."""
+        if self.stream is None:
+            return self.make(step)
+        with torch.cuda.stream(self.stream):
+            return self.make(step)
 
     def prepare_result(self, batches: Future[Sequence[Batch]]) -> tuple[Share, torch.cuda.Event | None]:
         return self.prepare(batches.result())

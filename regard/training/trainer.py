@@ -75,7 +75,8 @@ class Trainer:
         self.ema = MovingAverage(take_step.wrapped, take_step.optimizers, c.ema) if c.ema else None
         count_read = partial(throughput.count_read, task)
         pad = task.pad_to_bucket if take_step.few_shapes else None
-        self.prefetch = Prefetcher(self.batches, device, count_read, pad)
+        makers = 2 if task.has_media else 1  # the next batch's images are decoded while this one's last are
+        self.prefetch = Prefetcher(self.batches, device, count_read, pad, makers=makers)
         self.checkpointer = Checkpointer(
             folder, model, take_step.optimizers, corpus, c, task.config, data_check
         )

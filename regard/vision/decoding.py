@@ -37,6 +37,9 @@ Image.core.set_block_size(BLOCK)
 
 Shape = tuple[int, int, int]  # channels, height, width
 Size = tuple[int, int, bool]  # width and height of an image, and whether it is grey
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+Axis = tuple[float, float, int, int]  # from where to where, of how many pixels, and how many are left out
+Part = tuple[Axis, Axis, bool]  # what is resized of width and height, and whether columns come first
 
 
 @dataclass(frozen=True)
@@ -179,13 +182,20 @@ def decode_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS
 
     `max_pixels` limits the pixels that are decoded; a JPEG's file may have more.
     """
+    with load_image(source, shape, max_pixels) as image:
+        return resize_image(image, shape)
+
+
+@contextmanager
+def load_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
+    """Decode an image, a JPEG at a fraction of its size if that is enough for the shape."""
     C, H, W = shape
     try:
         with open_image(source) as image:
             image.draft("L" if C == 1 else "RGB", (W, H))  # a JPEG can be decoded at half the size or less
             check_pixels(source, image, max_pixels)
             image.load()
-            return resize_image(image, shape)
+            yield image
     except Exception as error:  # any error that Pillow raises is caused by this image
         raise damaged_image(source, error) from None
 
@@ -193,16 +203,65 @@ def decode_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS
 def resize_image(image: Image.Image, shape: Shape) -> np.ndarray:
     """Return the pixels (C, H, W): upright, on a white background, in grey or RGB, resized and cropped."""
     C, H, W = shape
+    image = set_upright(image, "L" if C == 1 else "RGB")
+    if image.size != (W, H):
+        image = image.resize((W, H), Image.Resampling.BICUBIC, box=fit_box(image.size, shape))
+    return np.asarray(image).reshape(H, W, C).transpose(2, 0, 1)
+
+
+def set_upright(image: Image.Image, mode: str) -> Image.Image:
+    """Return the image upright, on a white background, in grey or RGB."""
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    mode = "L" if C == 1 else "RGB"
     if image.has_transparency_data:
         image = put_on_white(image, mode)
-    image = image if image.mode == mode else image.convert(mode)
-    if image.size != (W, H):
-        image = ImageOps.fit(image, (W, H), Image.Resampling.BICUBIC)
-    return np.asarray(image).reshape(H, W, C).transpose(2, 0, 1)
+    return image if image.mode == mode else image.convert(mode)
+
+
+def fit_box(size: tuple[int, int], shape: Shape) -> Box:
+    """The largest part with the proportions of the shape, in the middle of an image, as `ImageOps.fit`."""
+    (width, height), (_, H, W) = size, shape
+    ratio, w, h = W / H, float(width), float(height)
+    if width / height > ratio:
+        w = ratio * height
+    elif width / height < ratio:
+        h = width / ratio
+    left, top = (width - w) * 0.5, (height - h) * 0.5
+    return left, top, left + w, top + h
+
+
+# Images that another device resizes
+
+
+def decode_part(source: ImageSource, shape: Shape, room: np.ndarray) -> Part:
+    """Decode an image into `room` (R, R, C), at least as large as the shape: the part of it that resizing
+    reads, or the resized image if the room is too small. Return what is to be resized of it."""
+    with load_image(source, shape) as image:
+        return part_of(image, shape, room)
+
+
+def part_of(image: Image.Image, shape: Shape, room: np.ndarray) -> Part:
+    C, H, W = shape
+    image = set_upright(image, "L" if C == 1 else "RGB")
+    left, top, right, bottom = fit_box(image.size, shape)
+    x, width = margins(left, right, image.width, W)
+    y, height = margins(top, bottom, image.height, H)
+    if max(width, height) > len(room):
+        room[:H, :W] = resize_image(image, shape).transpose(1, 2, 0)
+        return (0, W, W, 0), (0, H, H, 0), False
+    pixels = np.asarray(image).reshape(image.height, image.width, C)
+    room[:height, :width] = pixels[y : y + height, x : x + width]
+    # Pillow's rule: whichever makes the second pass shorter by much
+    columns_first = image.height - H > max(0, 2 * (image.width - W))
+    return (left, right, image.width, x), (top, bottom, image.height, y), columns_first
+
+
+def margins(start: float, end: float, size: int, out: int) -> tuple[int, int]:
+    """Where the pixels begin that bicubic resizing of a part to `out` pixels reads, and their number."""
+    reach = 2 * max(1.0, (end - start) / out) + 1
+    first = max(0, int(start - reach))
+    return first, min(size, int(end + reach) + 1) - first
 
 
 def put_on_white(image: Image.Image, mode: str) -> Image.Image:

@@ -55,6 +55,21 @@ def test_the_next_ones_are_made_by_a_thread() -> None:
     assert threading.current_thread().name not in make.threads
 
 
+def test_several_threads_make_batches_in_order() -> None:
+    make, second = Maker(), threading.Event()
+
+    def make_slowly(step: int) -> list[tuple[torch.Tensor, ...]]:
+        if step == 0:
+            assert second.wait(60)  # ends only after the next one has begun
+        elif step == 1:
+            second.set()
+        return make(step)
+
+    prefetch = Prefetcher(make_slowly, CPU, count_rows, ahead=2, makers=2)
+    for step in range(4):
+        assert all(torch.equal(ids, torch.full((2, 3), step)) for ids, _ in prefetch(step)[0])
+
+
 def test_a_cpu_has_no_thread_for_it() -> None:
     assert Prefetcher(Maker(), CPU, count_rows).executor is None
 
