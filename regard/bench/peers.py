@@ -54,7 +54,8 @@ def nanogpt_training(
     s, device, cuda = GPTConfig.PRESETS[size], options.device, options.device.type == "cuda"
     T, vocab = s["context"], 50304 if size == "gpt2" else int(tokens.max()) + 1
     sizes = {"n_layer": s["depth"], "n_head": s["heads"], "n_embd": s["dim"], "block_size": T}
-    model = Theirs(TheirConfig(vocab_size=vocab, dropout=0.0, bias=False, **sizes)).to(device)
+    dropout = 0.2 if size == "mini" else 0.0  # as its configurations for characters and for GPT-2 have it
+    model = Theirs(TheirConfig(vocab_size=vocab, dropout=dropout, bias=False, **sizes)).to(device)
     optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), device.type)
     run = compiled(model, options)
 
