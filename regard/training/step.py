@@ -14,7 +14,6 @@ from regard.training import compilation, distributed
 from regard.training.config import TrainConfig
 from regard.training.fp8 import use_fp8
 from regard.training.graphs import Graphs, set_value
-from regard.training.hash_dropout import use_hash_dropout
 from regard.training.joint import join_products
 from regard.training.machine import OUT_OF_MEMORY
 from regard.training.objective import Objective
@@ -48,7 +47,6 @@ class TrainStep:
             join_products(model)
             if bf16 and compilation.should_compile(task, c, device, graphs):
                 narrow_residuals(model)
-                use_hash_dropout(model)
         if c.precision == "fp8":
             use_fp8(model, device)
         if c.recompute:
