@@ -68,16 +68,14 @@ class PagedBatch(Batch):
         outputs = runner.step()
         self.counts["steps"] += bool(outputs)
         for output in outputs:
-            request = self.owners.get(output.text)
-            if request is None or request.finished:
+            owner = self.owners.get(output.text)
+            if owner is None or owner.finished:
                 continue
             if output.token < 0:
-                self._end(
-                    request, ValueError("the model's weights gave NaN or infinite logits for this text")
-                )
-            elif request.top_logprobs is None:
-                self._append(request, output.token)
+                self._end(owner, ValueError("the model's weights gave NaN or infinite logits for this text"))
+            elif owner.top_logprobs is None:
+                self._append(owner, output.token)
             else:
-                self._append(request, TokenOutput(output.token, output.logprob, output.top))
-            if request.finished:
-                self._remove([request])
+                self._append(owner, TokenOutput(output.token, output.logprob, output.top))
+            if owner.finished:
+                self._remove([owner])
