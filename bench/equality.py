@@ -125,8 +125,8 @@ def write_anew(model: Any, prompts: list[list[int]], sources: Any, new: int) -> 
     return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
 
 
-def count_equal(ours: Sequence[list[int]], others: Sequence[list[int]]) -> str:
-    return f"{sum(a == b for a, b in zip(ours, others, strict=True))}/{len(ours)}"
+def count_equal(texts: Sequence[list[int]], again: Sequence[list[int]]) -> str:
+    return f"{sum(a == b for a, b in zip(texts, again, strict=True))}/{len(texts)}"
 
 
 def compare_alone(model: Any, prompts: list[list[int]], sources: Any, sampling: Sampling) -> str:

@@ -85,8 +85,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             cells = [row["row"], name, rate, f"{r['rate'] / max(peers):.2f} x" if ours else ""]
             cells.append(f"{r['GiB']:.1f} GiB" if "GiB" in r else "")
             cells += [f"{r[key]:.0%}" if key in r else "" for key in ("flops_share", "bandwidth_share")]
-            first = f"first token after {r['ms_to_first_token']:.0f} ms" if "ms_to_first_token" in r else ""
-            lines.append(f"| {' | '.join([*cells, first])} |")
+            notes = [f"first token after {r['ms_to_first_token']:.0f} ms"] if "ms_to_first_token" in r else []
+            notes += [f"ready after {r['start_s']:.0f} s"] if "start_s" in r else []
+            lines.append(f"| {' | '.join([*cells, ', '.join(notes)])} |")
         for name, problem in (row.get("failed") or {}).items():
             lines.append(f"| {row['row']} | {name} | failed: {problem.replace('|', '/')} | | | | | |")
         if "error" in row:

@@ -2,9 +2,10 @@
 
     python -m bench.resume [--kills 3] [--steps 300] [--small] [--set KEY=VALUE]
 
-A GPT on text and a translator, both with Muon, as `regard train` has them: on a GPU with CUDA graphs and
-batches made ahead. Runs that are left alone take place twice: they tell whether the device repeats itself at
-all. Ends with one JSON line: for each run, the largest difference of the weights, 0 if no bit differs.
+A GPT on text, a translator and a ViT on JPEGs that are not kept in memory, all with Muon, as `regard train`
+has them: on a GPU with CUDA graphs and batches made ahead, and images that are resized there. Runs that are
+left alone take place twice: they tell whether the device repeats itself at all. Ends with one JSON line: for
+each run, the largest difference of the weights, 0 if no bit differs.
 """
 
 import argparse
@@ -18,12 +19,15 @@ from pathlib import Path
 
 import torch
 
+from regard.bench.data import make_jpegs
 from regard.files.tensors import read_tensors
 from regard.runs.layout import WEIGHTS
 
+IMAGES = ["task.size=32", "model.patch=4", "task.flip=true", "data.memory_gb=0.0005"]
 RUNS = {  # of each: the recipe, settings, and those for a CPU
     "write": (["write"], ["model.preset=mini", "train.batch=64"], ["model.preset=pico"]),
     "translate": (["translate"], [], ["model.dim=16", "model.depth=1", "model.heads=2"]),
+    "see": (["see"], IMAGES, [*IMAGES, "model.dim=16", "model.depth=1", "model.heads=2"]),
 }
 
 
@@ -31,7 +35,10 @@ def start(name: str, out: Path, o: argparse.Namespace) -> subprocess.Popen[bytes
     recipe, large, small = RUNS[name]
     every = max(1, o.steps // 10)
     settings = [f"train.{key}={every}" for key in ("save", "evaluate")] + [f"train.steps={o.steps}"]
-    command = [sys.executable, "-m", "regard", "train", *recipe, "--out", str(out), "--resume"]
+    data = [str(out.parent / "jpegs")] if name == "see" else []
+    if data and not Path(data[0]).exists():
+        make_jpegs(Path(data[0]), 600, 40)  # enough for decoding in processes
+    command = [sys.executable, "-m", "regard", "train", *recipe, *data, "--out", str(out), "--resume"]
     for setting in (*settings, *(small if o.small else large), *o.set):
         command += ["--set", setting]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -100,7 +100,8 @@ def quiet_peer(installed: bool) -> Iterator[None]:
 
 
 def show(size: str, device: torch.device, results: dict[str, dict[str, Any]]) -> None:
-    """Print a line for each row: rates, the ratio to the best peer, memory and shares of the peaks."""
+    """Print a line for each row: rates, the ratio to the best peer, memory, shares of the peaks, and the time
+    of building, compiling and warming up, which the rates leave out."""
     print(f"{size}, {device}, {torch.get_num_threads()} threads: units per second")
     for name, row in results.items():
         ours, words = row["results"].get("regard"), [f"{name:21}"]
@@ -116,6 +117,8 @@ def show(size: str, device: torch.device, results: dict[str, dict[str, Any]]) ->
             words.append(f"  {ours['GiB']:.1f} GiB")
         if ours and "ms_to_first_token" in ours:
             words.append(f"  first token after {ours['ms_to_first_token']:.0f} ms")
+        if ours:
+            words.append(f"  ready after {ours['start_s']:.1f} s")
         print(" ".join(words))
         for who, problem in row["failed"].items():
             print(f"{name}: {who} failed: {problem}", file=sys.stderr)

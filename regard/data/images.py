@@ -39,6 +39,7 @@ DEFAULT_WIDTH = 224  # the size to which larger images are resized, if none is g
 SMALL = 32  # up to this, the default size is the images' own; larger ones are rounded, to divide into patches
 MAX_MEMORY = 2 * 2**30  # bytes of pixels that are decoded once and kept
 MANY = 512  # from this many images on, processes are started
+MAX_ROOMS = 2**28  # bytes of images at a time that a GPU resizes, unless they are few
 CHUNK = 8  # images that a process decodes at a time, at most
 
 
@@ -250,19 +251,28 @@ def decode_on(
 ) -> None:
     """Decode each image in a process and resize it on a device, to the same pixels as `decode_into`."""
     shape: Shape = tuple(images[0].shape)  # type: ignore[assignment]
-    rooms, parts = new_pixels(len(images), (room, room, shape[0]), device), dict[int, list[Part]]()
+    size = max(4 * pool.count, MAX_ROOMS // (room * room * shape[0]))
+    for first in range(0, len(sources), size):
+        group = sources[first : first + size]
+        rooms, parts = new_pixels(len(group), (room, room, shape[0]), device), dict[int, list[Part]]()
+        decode_parts(group, shape, rooms, parts, pool)
+        in_order = [part for start in sorted(parts) for part in parts[start]]
+        resized = resize_parts(rooms.to(device, non_blocking=True), in_order, shape)
+        for image, pixels in zip(images[first : first + size], resized, strict=True):
+            image.copy_(pixels, non_blocking=True)
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+
+
+def decode_parts(
+    sources: Sequence[ImageSource], shape: Shape, rooms: Tensor, parts: dict[int, list[Part]], pool: Decoders
+) -> None:
+    """Decode each image into its room (R, R, C); note what is to be resized, by where a chunk begins."""
 
     def fill(chunk: slice) -> None:
         parts[chunk.start] = pool.decode_parts(sources[chunk], shape, list(rooms[chunk].numpy()))
 
     run_chunks(len(sources), pool_chunk(len(sources), pool), fill, lambda n: None)
-    in_order = [part for start in sorted(parts) for part in parts[start]]
-    for image, resized in zip(
-        images, resize_parts(rooms.to(device, non_blocking=True), in_order, shape), strict=True
-    ):
-        image.copy_(resized, non_blocking=True)
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
 
 
 def read_sizes(sources: Sequence[ImageSource], advance: Callable[[int], None]) -> list[Size]:

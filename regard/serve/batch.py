@@ -84,17 +84,19 @@ class GenerationRequest:
             self.finished = self.closed = True
         self.dequeue(self)
 
-    def deliver(self, output: Output) -> None:
-        """Call the callback, unless it has got the end: a thread that hung may return later with more."""
+    def deliver(self, outputs: Sequence[Output]) -> None:
+        """Call the callback with each, unless it has got the end: a thread that hung may return later with
+        more."""
         with self.lock:
-            if self.closed:
-                return
-            self.closed = type(output) is not int and not isinstance(output, TokenOutput)
-            try:
-                self.callback(output)
-            except Exception as error:  # the output has no receiver any more
-                self.finished = self.closed = True
-                log.error("a request is dropped, its callback failed: %s", describe_error(error))
+            for output in outputs:
+                if self.closed:
+                    return
+                self.closed = type(output) is not int and not isinstance(output, TokenOutput)
+                try:
+                    self.callback(output)
+                except Exception as error:  # the output has no receiver any more
+                    self.finished = self.closed = True
+                    log.error("a request is dropped, its callback failed: %s", describe_error(error))
 
     @property
     def window(self) -> Sequence[int]:
@@ -110,8 +112,15 @@ class GenerationRequest:
 
 
 def deliver_outputs(outputs: Outputs) -> None:
+    """Deliver each request's outputs together, in their order."""
+    by_request: dict[GenerationRequest, list[Output]] = {}
     for request, output in outputs:
-        request.deliver(output)
+        if request in by_request:
+            by_request[request].append(output)
+        else:
+            by_request[request] = [output]
+    for request, its_outputs in by_request.items():
+        request.deliver(its_outputs)
 
 
 def end_requests(

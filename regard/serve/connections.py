@@ -240,6 +240,14 @@ class LimitedProtocol(H11Protocol):
         cycle, chunked = self.cycle, False
         start: Message | None = None  # is sent with the first part of the body
 
+        def write_part(data: bytes) -> bool:
+            """Write the next part of a body that has begun, if the client keeps up."""
+            if not (chunked and 0 < len(data) <= PART) or self.flow.write_paused or cycle.disconnected:
+                return False
+            # As h11 writes it, whose state does not change; it takes several times as long.
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            return True
+
         async def send_parts(message: Message) -> None:
             nonlocal chunked, start
             if message["type"] == "http.response.start":
@@ -250,10 +258,7 @@ class LimitedProtocol(H11Protocol):
             data = message.get("body", b"")
             if len(data) > PART or self.flow.write_paused:
                 await send_slowly(message, memoryview(data))
-            elif chunked and data and message.get("more_body") and not cycle.disconnected:
-                # As h11 writes it, whose state does not change; it takes several times as long.
-                self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-            else:
+            elif not (message.get("more_body") and write_part(data)):
                 self.transport.joins = True
                 try:
                     await send_start()
@@ -280,6 +285,7 @@ class LimitedProtocol(H11Protocol):
             finally:
                 timer.cancel()
 
+        scope["write_part"] = write_part  # for streams: past all layers, which look at the start alone
         await self.inner_app(scope, receive, send_parts)
 
     def send_400_response(self, msg: str) -> None:

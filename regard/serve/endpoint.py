@@ -88,9 +88,12 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
 
+        write_part = scope.get("write_part", lambda part: False)  # see LimitedProtocol
+
         async def send_events() -> None:
             async for event in self.events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                if not write_part(event):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
 
         last = b""
         try:

@@ -15,6 +15,7 @@ class PagedBatch(Batch):
     def __init__(self, slots: int, runner: Runner | None, *args: Any):
         super().__init__(*args)
         self.slots, self.texts = slots, dict[GenerationRequest, Text]()
+        self.owners = dict[Text, GenerationRequest]()
         self.runner = runner
 
     def warm_up(self) -> None:
@@ -34,7 +35,7 @@ class PagedBatch(Batch):
 
     def drop_running(self) -> list[GenerationRequest]:
         """After a failed step, drop all running requests, and start again with a new runner."""
-        self.runner, self.texts = None, {}
+        self.runner, self.texts, self.owners = None, {}, {}
         return super().drop_running()
 
     def remove_finished(self) -> None:
@@ -47,8 +48,10 @@ class PagedBatch(Batch):
     def _remove(self, requests: Collection[GenerationRequest]) -> None:
         for request in requests:
             text = self.texts.pop(request, None)
-            if text is not None and self.runner is not None:
-                self.runner.remove(text)
+            if text is not None:
+                del self.owners[text]
+                if self.runner is not None:
+                    self.runner.remove(text)
 
     def _generate_tokens(self) -> None:
         runner = self._get_runner()
@@ -58,24 +61,21 @@ class PagedBatch(Batch):
                 continue
             s = request
             text = Text(list(s.ids), s.sampling, s.rng, s.remaining, s.source, s.top_logprobs or 0, s.rules)
-            self.texts[request] = text
+            self.texts[request], self.owners[text] = text, request
             runner.add(text)
         with self.lock:
             self.running, self.admitted = self.running + self.admitted, []
-        requests = {text: request for request, text in self.texts.items()}
         outputs = runner.step()
         self.counts["steps"] += bool(outputs)
         for output in outputs:
-            request = requests[output.text]
-            if request.finished:
+            owner = self.owners.get(output.text)
+            if owner is None or owner.finished:
                 continue
             if output.token < 0:
-                self._end(
-                    request, ValueError("the model's weights gave NaN or infinite logits for this text")
-                )
-            elif request.top_logprobs is None:
-                self._append(request, output.token)
+                self._end(owner, ValueError("the model's weights gave NaN or infinite logits for this text"))
+            elif owner.top_logprobs is None:
+                self._append(owner, output.token)
             else:
-                self._append(request, TokenOutput(output.token, output.logprob, output.top))
-            if request.finished:
-                self._remove([request])
+                self._append(owner, TokenOutput(output.token, output.logprob, output.top))
+            if owner.finished:
+                self._remove([owner])

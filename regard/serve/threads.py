@@ -18,7 +18,8 @@ from regard.serve.loop import ServingLoop
 WATCH_INTERVAL = 1.0  # seconds between two checks of work that may hang
 T = TypeVar("T")
 MIN_REST = 0.0005  # seconds of work after which the event loop rests: its timers are not more precise
-MAX_REST = 0.02  # seconds that outputs wait at most while it rests
+REST = 2  # times as long as it worked: the engine's thread needs the interpreter's lock, too
+MAX_REST = 0.04  # seconds that outputs wait at most while it rests
 log = logging.getLogger(__name__)
 
 
@@ -142,7 +143,7 @@ class ThreadBridge:
     """Passes outputs of engine threads to the event loop; collected outputs are passed in one call.
 
     The receivers work on them right after that call. The next outputs are delivered at once, unless that work
-    took long and they come before as much time has passed again: then the loop is behind, and they are
+    took long and they come before REST times as much has passed: then the loop is behind, and they are
     collected until then, so that the engines and other requests have their turn.
     """
 
@@ -178,18 +179,20 @@ class ThreadBridge:
             self.loop.call_later(rest, self.deliver)
             return
         self.delivering, self.began = True, time.thread_time()
+        collected: Outputs = []
         while self.batches:
-            deliver_outputs(self.batches.popleft())
+            collected += self.batches.popleft()
+        deliver_outputs(collected)
         self.loop.call_soon(self.rest)  # after all that wait for these outputs
 
     def rest(self) -> None:
-        """Record the time that outputs took. Outputs that came meanwhile are delivered after as much time."""
+        """Record the time that outputs took. Outputs that came meanwhile are delivered after a rest."""
         assert self.loop is not None
         worked, self.delivering = time.thread_time() - self.began, False
         if isinstance(self.loop, ServingLoop):
             self.loop.watched.busy_since = time.monotonic()  # with other work
         if worked > MIN_REST:
-            self.rests_until = self.loop.time() + min(worked, MAX_REST)
+            self.rests_until = self.loop.time() + min(REST * worked, MAX_REST)
         self.scheduled = False  # before the outputs are counted, so that none is left behind
         if self.batches:
             self.scheduled = True

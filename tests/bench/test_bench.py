@@ -35,6 +35,7 @@ def test_it_measures_and_ends_with_one_json_line(capsys: pytest.CaptureFixture[s
     more = json.loads(last)["measured"]
     assert 0 < more["learning"]["results"]["regard"]["flops_share"] < 1
     assert 0 < more["writing, 1 at once"]["results"]["regard"]["bandwidth_share"] < 1
+    assert sum("ready after" in line for line in lines) == len(measured)  # with compiling, apart
     assert "writing, 16 at once" in picture.read_text()
 
 

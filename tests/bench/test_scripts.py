@@ -17,7 +17,7 @@ RESULT = {
     "row": "gpt2",
     "unit": "tokens",
     "results": {
-        "regard AdamW": {"rate": 600e3, "GiB": 11.5, "flops_share": 0.61},
+        "regard AdamW": {"rate": 600e3, "GiB": 11.5, "flops_share": 0.61, "start_s": 38.7},
         "nanoGPT": {"rate": 500e3, "GiB": 21.2},
     },
     "failed": {"regard Muon": "RuntimeError: a | b"},
@@ -30,6 +30,7 @@ def test_a_table_has_a_line_for_each_contender() -> None:
     assert len({line.count("|") for line in lines}) == 1
     ours, theirs, failed, late, short = lines[2:]
     assert "600,000 tokens/s | 1.20 x | 11.5 GiB | 61%" in ours
+    assert "ready after 39 s" in ours
     assert "500,000 tokens/s |  | 21.2 GiB" in theirs
     assert "failed: RuntimeError: a / b" in failed
     assert "bert" in late

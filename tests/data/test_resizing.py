@@ -91,7 +91,8 @@ def test_a_set_is_read_by_processes_and_the_device(pool, sources, monkeypatch, t
     data = load_images(sources, 13, 3, memory=2 * 3 * 13 * 13)
     monkeypatch.setattr(images, "resizing_device", lambda: CPU)
     monkeypatch.setattr(images, "decode_into", None)  # not by Pillow alone
-    rows = np.array([4, 11, 0, 10, 4, 7])
+    rows = np.array([4, 11, 0, 10, 4, 7, 1, 2, 3, 5, 6, 8])
+    monkeypatch.setattr(images, "MAX_ROOMS", 0)  # eight at a time
     for _ in range(2):  # the second time two of them are kept
         assert torch.equal(data.read(rows), plain.read(rows))
         assert len(data.cache.images) == 2

@@ -10,12 +10,14 @@ import pytest
 from helpers.looking import reader
 from helpers.serving import serve_models
 from regard.serve.batch import EngineError, TokenOutput
+from regard.serve.endpoint import EventStream
 from regard.serve.errors import APIError
 from regard.serve.generation import OutputStream
 from regard.serve.registry import ServerLimits
 from regard.serve.threads import ThreadBridge
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 TEXT = "the quick brown fox jumps über den Hund 😀 and the 狐 jumps again, and again"
 
 
@@ -146,7 +148,7 @@ def test_streams_are_the_same_when_the_loop_is_behind(name, served, monkeypatch)
 
     monkeypatch.setattr(ThreadBridge, "put", gather)
     path, body = BODIES[name]
-    body = body | {"stream": True, "stream_options": {"include_usage": True}}
+    body = body | STREAMED
     with serve_models(served) as server:
         alone, count = summarize(server.ask(path, body)[2])
         gathers.set()
@@ -156,6 +158,33 @@ def test_streams_are_the_same_when_the_loop_is_behind(name, served, monkeypatch)
     if name == "plain":
         assert count == body["max_tokens"]  # a single stream has an event for each token
         assert gathered_count == 1
+
+
+def test_parts_of_a_stream_go_to_the_connection_past_all_layers(served, monkeypatch):
+    """And the answer is that which passes them, as in a process that another one hands requests to."""
+    path, body = BODIES["plain"]
+    body, sent, call = body | STREAMED, [], EventStream.__call__
+
+    async def count(self, scope, receive, send):
+        async def counting_send(message):
+            sent.append(message)
+            await send(message)
+
+        if "slow" in hidden:
+            del scope["write_part"]
+        await call(self, scope, receive, counting_send)
+
+    monkeypatch.setattr(EventStream, "__call__", count)
+    hidden, texts, counts = set(), [], []
+    with serve_models(served) as server:
+        for _ in range(2):
+            texts.append(summarize(server.ask(path, body)[2])[0])
+            counts.append(len(sent))
+            sent.clear()
+            hidden.add("slow")
+    assert texts[0] == texts[1]
+    assert counts[0] == 3  # the start, the first part and the end
+    assert counts[1] > 3
 
 
 def test_what_fails_before_the_first_token_has_a_status_of_its_own(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from helpers.serving import own_records
 from regard.decode.sampling import Sampling
 from regard.serve import threads
-from regard.serve.batch import GenerationRequest
+from regard.serve.batch import GenerationRequest, deliver_outputs
 from regard.serve.threads import MAX_REST, ThreadBridge
 
 
@@ -54,6 +54,14 @@ def test_bridge_of_a_loop_that_ended_in_the_middle_goes_on_in_another():
     asyncio.run(asyncio.wait_for(deliver(), 60))
 
 
+def test_outputs_gathered_from_several_steps_keep_their_order_and_end_with_the_result():
+    first, second = [], []
+    one, two = request(first.append), request(second.append)
+    deliver_outputs([(one, 1), (two, 2), (one, 3), (two, "stop"), (one, "length"), (two, 4), (one, "stop")])
+    assert first == [1, 3, "length"]
+    assert second == [2, "stop"]
+
+
 class FakeLoop:
     """An event loop whose time stands still unless a test sets it."""
 
@@ -77,7 +85,7 @@ class FakeLoop:
             function()
 
 
-@pytest.mark.parametrize(("worked", "rest"), [(0.0001, None), (0.003, pytest.approx(0.003)), (9.0, MAX_REST)])
+@pytest.mark.parametrize(("worked", "rest"), [(0.0001, None), (0.003, pytest.approx(0.006)), (9.0, MAX_REST)])
 def test_outputs_gather_only_while_the_loop_is_behind(worked, rest, monkeypatch):
     """Receivers work for a while after a delivery; the next outputs come right after that."""
     bridge, loop, outputs, used = ThreadBridge(), FakeLoop(), [], [0.0]
