@@ -65,7 +65,7 @@ def work(way: str, o: argparse.Namespace, out: Path) -> None:
     how |= {"steps": STEPS, "save": 10**6, "evaluate": 10**6, "batch": o.batch, "guard": False}
     how |= {"shard": shard_of(way, distributed.WORLD)} if way == "hybrid" else {}
     task: Any = Write(WriteConfig(name="write"), tokenizer, CONTEXT)
-    task.finish = lambda *_: None
+    task.finish = lambda *_, **__: None
     with distributed.process_group(torch.device("cpu")):
         (run := out / "run").mkdir(exist_ok=True)
         profiler = torch.profiler.profile(
