@@ -7,9 +7,9 @@ Trains a GPT on random tokens with torchrun and gloo, one thread a process. For 
 process where it is largest: the time between two steps in which a checkpoint is begun (the stall), by the
 clock and of the processor, and the pages of new memory that the training thread touches in it; the time of
 merely copying as many bytes in this process, the steps while the files are written against other steps, and
-the memory of the copy and how far it rises beyond, in shares: a share is what a process has of the weights and
-the optimizer's state. The first checkpoint, before which the copy is allocated, is listed apart. Ends with one
-JSON line.
+the memory of the copy and how far it rises beyond, in shares: a share is what a process has of the weights
+and the optimizer's state. The first checkpoint, before which the copy is allocated, is listed apart. Ends
+with one JSON line.
 """
 
 import argparse
@@ -157,7 +157,6 @@ def work(way: str, o: argparse.Namespace, out: Path) -> None:
         run.mkdir(exist_ok=True)
         trainer = make_trainer(way, o, run)
         watch = Watch(trainer)
-        trainer.task.finish = lambda *_, **__: None
         trainer.run()
         (out / f"{distributed.RANK}.json").write_text(json.dumps(watch.result()))
 
