@@ -182,7 +182,7 @@ def memory_row(way: str, processes: int, o: argparse.Namespace) -> dict[str, flo
 def time_row(way: str, processes: int, o: argparse.Namespace) -> dict[str, float]:
     """The slowest process counts by the clock, and the mean of all in processor time."""
     rows = start(way, processes, o)
-    row = {}
+    row: dict[str, float] = {}
     for kind, take, peak in (("seconds", max, "peak"), ("processor", statistics.mean, "processor_peak")):
         speed = min(r[peak] for r in rows) if take is max else statistics.mean(r[peak] for r in rows)
         plan, measured = planned_step(way, processes, o, speed), take(r[kind] for r in rows)

@@ -52,10 +52,10 @@ def test_pydantic_ai(address):
             return OpenAIChatModel("talker", provider=OpenAIProvider(openai_client=connect(*key)))
 
         agent = ai.Agent(talker(), model_settings={"temperature": 0, "max_tokens": 9})
-        whole = await agent.run(TEXT)
-        assert whole.usage.output_tokens == 9
+        complete = await agent.run(TEXT)
+        assert complete.usage.output_tokens == 9
         async with agent.run_stream(TEXT) as stream:
-            assert "".join([piece async for piece in stream.stream_text(delta=True)]) == whole.output
+            assert "".join([piece async for piece in stream.stream_text(delta=True)]) == complete.output
         kind = person()
         for output in (ai.NativeOutput(kind), ai.ToolOutput(kind)):
             agent = ai.Agent(talker(), output_type=output, model_settings={"max_tokens": 150})
@@ -72,7 +72,7 @@ def test_pydantic_ai(address):
 
 
 def test_openai_agents(address):
-    """By chat with a tool, and by responses; both whole, as a stream and with a replayed history."""
+    """By chat with a tool, and by responses; both complete, as a stream and with a replayed history."""
     agents = pytest.importorskip("agents")
     import openai
 
@@ -83,13 +83,13 @@ def test_openai_agents(address):
         talker = model(model="talker", openai_client=connect())
         how = agents.ModelSettings(max_tokens=150, temperature=0)
         agent = agents.Agent(name="a", model=talker, model_settings=how, output_type=kind)
-        whole = await agents.Runner.run(agent, TEXT)
-        assert isinstance(whole.final_output, kind)
+        complete = await agents.Runner.run(agent, TEXT)
+        assert isinstance(complete.final_output, kind)
         stream = agents.Runner.run_streamed(agent, TEXT)
         kinds = [event.data.type async for event in stream.stream_events() if hasattr(event, "data")]
         assert kinds.count("response.output_text.delta") > 1
-        assert stream.final_output == whole.final_output
-        history = [*whole.to_input_list(), *QUESTION]
+        assert stream.final_output == complete.final_output
+        history = [*complete.to_input_list(), *QUESTION]
         assert isinstance((await agents.Runner.run(agent, history)).final_output, kind)
         with pytest.raises(openai.BadRequestError) as caught:
             await agents.Runner.run(agent, TOO_LONG)
@@ -169,9 +169,9 @@ def test_haystack(address):
             0
         ]
 
-    whole = ask(asked, max_tokens=9, temperature=0)
+    complete = ask(asked, max_tokens=9, temperature=0)
     again = ask(asked, stream=lambda piece: pieces.append(piece.content), max_tokens=9, temperature=0)
-    assert "".join(pieces) == again.text == whole.text
+    assert "".join(pieces) == again.text == complete.text
     kind = person()
     assert kind.model_validate_json(ask(asked, max_tokens=150, response_format=kind).text)
     weather = WEATHER["function"] | {"function": lambda city: f"sunny in {city}"}
@@ -204,9 +204,9 @@ def test_semantic_kernel(address):
     async def ask(connect):
         service, history = talk(TEXT, connect())
         how = OpenAIChatPromptExecutionSettings(max_tokens=9, temperature=0)
-        whole = str(await service.get_chat_message_content(history, how))
+        complete = str(await service.get_chat_message_content(history, how))
         pieces = [str(p) async for p in service.get_streaming_chat_message_content(history, how)]
-        assert "".join(pieces) == whole
+        assert "".join(pieces) == complete
         kind = person()
         how = OpenAIChatPromptExecutionSettings(max_tokens=150, response_format=kind)
         assert kind.model_validate_json(str(await service.get_chat_message_content(history, how)))
