@@ -5,15 +5,17 @@
 
 Trains a GPT on random tokens with torchrun and gloo, one thread a process. For each way it prints, of the
 process where it is largest: the time between two steps in which a checkpoint is begun (the stall), by the
-clock and of the processor, that of merely copying as many bytes in this process, the steps while the files
-are written against other steps, and how far memory rises above that of other steps, in shares: a share is
-what a process has of the weights and the optimizer's state. The first checkpoint allocates the copy, and is
-listed apart. Ends with one JSON line.
+clock and of the processor, and the pages of new memory that the training thread touches in it; the time of
+merely copying as many bytes in this process, the steps while the files are written against other steps, and
+the memory of the copy and how far it rises beyond, in shares: a share is what a process has of the weights
+and the optimizer's state. The first checkpoint, before which the copy is allocated, is listed apart. Ends
+with one JSON line.
 """
 
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -44,15 +46,20 @@ def local_bytes(tensors: list[Tensor]) -> int:
     return sum((t.to_local() if hasattr(t, "to_local") else t).nbytes for t in tensors)
 
 
-def copying(size: int) -> float:
-    """Seconds to copy so many bytes in memory that is in use already."""
+def new_pages() -> int:
+    """The pages of memory that this thread was the first to touch."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+
+def copying(size: int) -> tuple[float, float]:
+    """Seconds to copy so many bytes in memory that is in use already, by the clock and of the processor."""
     source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
     times = []
     for _ in range(5):
-        begun = time.perf_counter()
+        begun, used = time.perf_counter(), time.thread_time()
         target.copy_(source)
-        times.append(time.perf_counter() - begun)
-    return min(times)
+        times.append((time.perf_counter() - begun, time.thread_time() - used))
+    return min(clock for clock, _ in times), min(processor for _, processor in times)
 
 
 def make_trainer(way: str, o: argparse.Namespace, folder: Path) -> Any:
@@ -84,7 +91,7 @@ class Watch:
     def __init__(self, trainer: Any):
         self.trainer, self.step, self.save = trainer, trainer.train_step, trainer.save
         self.turns: list[dict[str, Any]] = []
-        self.share = 0
+        self.share = self.copied = 0  # bytes
         trainer.train_step, trainer.save = self.train_step, self.timed_save
 
     def train_step(self) -> Any:
@@ -101,12 +108,17 @@ class Watch:
             }
 
     def timed_save(self) -> None:
-        begun, used = time.perf_counter(), time.thread_time()
+        begun, used, pages = time.perf_counter(), time.thread_time(), new_pages()
         self.save()
-        self.turns[-1] |= {"stall": time.perf_counter() - begun, "processor": time.thread_time() - used}
+        self.turns[-1] |= {
+            "stall": time.perf_counter() - begun,
+            "processor": time.thread_time() - used,
+            "pages": new_pages() - pages,
+        }
         checkpointer = self.trainer.checkpointer
         own = [*checkpointer.weights().values(), *checkpointer.optimizer_state().values()]
         self.share = local_bytes(own)
+        self.copied = local_bytes([*checkpointer.background.copies.values()])
 
     def result(self) -> dict[str, float]:
         self.end_turn()
@@ -117,15 +129,20 @@ class Watch:
         usual = statistics.median(t["seconds"] for t in plain)
         before = max(t["memory"] for t in plain if t["begun"] < first["begun"])
         during = max(t["memory"] for t in turns if t["begun"] >= first["begun"])
+        copy, copy_processor = copying(self.share)
         return {
             "share_MB": self.share / 1e6,
             "first_stall_ms": 1000 * first["stall"],
             "stall_ms": 1000 * max(t["stall"] for t in saves),
+            "first_processor_ms": 1000 * first["processor"],
             "stall_processor_ms": 1000 * max(t["processor"] for t in saves),
-            "copy_ms": 1000 * copying(self.share),
+            "first_new_pages": first["pages"],
+            "new_pages": max(t["pages"] for t in saves),
+            "copy_ms": 1000 * copy,
+            "copy_processor_ms": 1000 * copy_processor,
             "step_ms": 1000 * usual,
             "step_writing": statistics.median([t["seconds"] for t in written] or [usual]) / usual,
-            "memory_shares": (during - before) / self.share,
+            "memory_shares": (during - before + self.copied) / self.share,
         }
 
 
@@ -140,7 +157,6 @@ def work(way: str, o: argparse.Namespace, out: Path) -> None:
         run.mkdir(exist_ok=True)
         trainer = make_trainer(way, o, run)
         watch = Watch(trainer)
-        trainer.task.finish = lambda *_: None
         trainer.run()
         (out / f"{distributed.RANK}.json").write_text(json.dumps(watch.result()))
 

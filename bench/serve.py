@@ -42,14 +42,14 @@ SHORT, LONG = 16, 90  # tokens of an answer
 MIN_MARGIN = 1e-4  # between the two largest logits, so that rounding does not decide
 
 
-def make_run(folder: Path) -> None:
-    """A run folder with an untrained model."""
+def make_run(folder: Path, dim: int = 64, depth: int = 2) -> None:
+    """A run folder with an untrained model, whose numbers are as large whatever its width."""
     tokenizer = train_tokenizer("char", [LETTERS], 64, Write.specials)
     torch.manual_seed(7)
-    model = GPT(GPTConfig(vocab=tokenizer.vocab, dim=64, heads=4, depth=2, context=128))
+    model = GPT(GPTConfig(vocab=tokenizer.vocab, dim=dim, heads=dim // 16, depth=depth, context=128))
     with torch.no_grad():
         for p in model.parameters():
-            p.add_(0.4 * torch.randn_like(p))
+            p.add_(3.2 / dim**0.5 * torch.randn_like(p))
     begin(folder, model, Write(WriteConfig(name="write"), tokenizer, 128), recipe.read("write"))
     write_tensors(folder / WEIGHTS, dict(model.state_dict()))
     never = [

@@ -1,12 +1,16 @@
 """Several processes under load, one of which is killed every few seconds: is anything lost or mixed up?
 
     python bench/workers.py [--workers 2] [--requests 10000] [--clients 64] [--every 5] [--ray]
+    python bench/workers.py --compare [--dim 512] [--depth 8] [--rounds 2] [--requests 512]
 
 As bench/serve.py: a tiny GPT, whose answers are compared with those that it gives in this process. Half of
 them are streamed. A client whose connection breaks asks again, as usual clients do. Before a worker is killed
 it is stopped, and its connections are noted: those are what may break. `--every 0` kills nobody.
 `--ray` is deploy/ray_serve.py with as many replicas, of which the last is not killed. Their connections are
 those of Ray's proxy: there, what breaks is only counted. Ends with one JSON line.
+`--compare` kills nobody: one process that uses all cores, as `regard serve` does, one with one thread, and
+`--workers`, in turns; the ratio is to the faster one. The clients share these cores, so the model has to be
+so large that they hardly need any; their share of a core is printed, too.
 """
 
 import argparse
@@ -18,6 +22,7 @@ import os
 import random
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -51,14 +56,15 @@ ray.shutdown()
 
 @contextlib.contextmanager
 def start_server(
-    folder: Path, workers: int, ray: bool = False
+    folder: Path, workers: int, ray: bool = False, threads: int | None = 1
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server of a model; yields its process and its port."""
+    """A server of a model; yields its process and its port. `threads`: of a worker, by default its share."""
     command = ["-m", "regard", "serve", str(folder), "--log", "none", "--port", "0"]
     command += ["--workers", str(workers)]
     if ray:
         command = ["-c", RAY, str(folder), str(workers), str(find_port())]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    environment |= {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, *command], env=environment, **pipes)
     try:
@@ -204,21 +210,47 @@ def measure(
     }
 
 
+def compare(folder: Path, asked: Asked, workers: int, requests: int, clients: int, rounds: int) -> None:
+    """Print the rates of one process, with all cores and with one, and of several; then their medians."""
+    ways = {"one": (1, None), "one with one thread": (1, 1), "several": (workers, None)}
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, (count, threads) in ways.items():
+            with start_server(folder, count, threads=threads) as (process, port):
+                load_clients = Clients(port, asked, Killer(process.pid))
+                used = time.process_time()
+                seconds = asyncio.run(load_clients.run(clients, requests, 0))
+            rates[way].append(round(requests / seconds, 1))
+            share = (time.process_time() - used) / seconds
+            row = {way: rates[way][-1], "clients_share_of_a_core": round(share, 3)}
+            print(row | load_clients.counts, flush=True)
+    result = {way: statistics.median(measured) for way, measured in rates.items()}
+    alone = max(rate for way, rate in result.items() if way != "several")
+    print(json.dumps(result | {"ratio": round(result["several"] / alone, 2)}))
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, usual in (("workers", 2), ("requests", 10_000), ("clients", 64)):
+    sizes: dict[str, int | None] = {"workers": 2, "requests": None, "clients": 64, "rounds": 2}
+    for name, usual in (sizes | {"dim": None, "depth": None}).items():
         p.add_argument(f"--{name}", type=int, default=usual)
     p.add_argument("--every", type=float, default=5.0, metavar="S")
     p.add_argument("--ray", action="store_true")
+    p.add_argument("--compare", action="store_true")
     o = p.parse_args()
+    usual_dim, usual_depth, usual_requests = (512, 8, 512) if o.compare else (64, 2, 10_000)
+    requests, prompts = o.requests or usual_requests, 24 if o.compare else 3 * PROMPTS
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as home:
-        folder = Path(home) / "tiny"
-        make_run(folder)
-        asked = unambiguous(load(folder, "cpu"), [prompt(n) for n in range(3 * PROMPTS)])
+        folder = Path(home) / "model"
+        make_run(folder, o.dim or usual_dim, o.depth or usual_depth)
+        asked = unambiguous(load(folder, "cpu"), [prompt(n) for n in range(prompts)])
         gc.collect()
         gc.freeze()
-        print(json.dumps(measure(folder, asked, o.workers, o.requests, o.clients, o.every, o.ray)))
+        if o.compare:
+            compare(folder, asked, o.workers, requests, o.clients, o.rounds)
+            return
+        print(json.dumps(measure(folder, asked, o.workers, requests, o.clients, o.every, o.ray)))
 
 
 if __name__ == "__main__":

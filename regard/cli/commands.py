@@ -165,7 +165,8 @@ def prepare(options: argparse.Namespace) -> None:
 
     changes = recipe.assignments(options.set) | read_changes(options)
     sections = recipe.change(recipe.read("write"), changes)
-    config = recipe.fill("data", sections["data"], DataConfig)
+    parts = {"tokenizer": "bpe"} if options.part else {}  # which can be learned from one part
+    config = recipe.fill("data", parts | sections["data"], DataConfig)
     prepare(options.data, options.out, config, Write.specials, options.valid, part=options.part)
     print(options.out)
 

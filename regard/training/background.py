@@ -25,11 +25,13 @@ class BackgroundWriter:
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, "checkpoint")
         self.copies: Tensors = {}  # reused for every checkpoint, since new memory has to be cleared first
+        self.first_rows: dict[str, int] = {}  # of this process, in tensors of which others have the rest
         self.reserving: Future[None] | None = None
         self.names: list[str] = []  # of the files of all parts
         self.writing: Future[Digests] | None = None  # this process's part
         self.completing: Future[list[str]] | None = None  # the rest, in the first process
 
+    @torch.no_grad()  # a process's rows of a sharded tensor are then found sooner
     def start(
         self,
         partial: Path,
@@ -66,21 +68,32 @@ class BackgroundWriter:
         """Return copies of the rows that this process writes, and note their places in `spans`."""
         copies: Tensors = {}
         for name, local in own_tensors(tensors):
-            t = tensors[name]
-            if hasattr(t, "to_local"):
-                spans[name] = (distributed.own_rows(t).start, len(t))
+            if local is not tensors[name]:
+                spans[name] = (self.first_row(name, tensors[name]), len(tensors[name]))
             copy = self.copies.get(name)
             if copy is None or (copy.shape, copy.dtype) != (local.shape, local.dtype):
                 copy = empty_copy(local)
             self.copies[name] = copies[name] = copy.copy_(local, non_blocking=True)
         return copies
 
+    def first_row(self, name: str, t: Tensor) -> int:
+        """Return the first row of a sharded tensor that this process has; finding it takes time once."""
+        if name not in self.first_rows:
+            self.first_rows[name] = distributed.own_rows(t).start
+        return self.first_rows[name]
+
+    @torch.no_grad()
     def reserve(self, tensors: Tensors) -> None:
         """Begin to allocate the copies, so that the first checkpoint does not wait for new memory."""
         own = dict(own_tensors(tensors))
-        self.reserving = self.thread.submit(
-            lambda: self.copies.update((name, empty_copy(t).zero_()) for name, t in own.items())
-        )
+
+        def allocate() -> None:
+            for name, local in own.items():
+                self.copies[name] = empty_copy(local).zero_()
+                if local is not tensors[name]:
+                    self.first_row(name, tensors[name])
+
+        self.reserving = self.thread.submit(allocate)
 
     def is_writing(self) -> bool:
         return self.writing is not None and not self.writing.done()
@@ -123,7 +136,7 @@ def own_tensors(tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
         if distributed.is_first_copy(t):
             local = t.to_local() if hasattr(t, "to_local") else t
             if local is t or len(local):  # a process may have no rows of a small tensor
-                yield name, local.detach()
+                yield name, local
 
 
 def empty_copy(t: Tensor) -> Tensor:

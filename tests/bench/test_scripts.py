@@ -10,7 +10,7 @@ import torch
 from bench.rows import ROWS
 from bench.rows.document import DOCUMENT, fill
 
-from bench import gpu, precisions, scaling
+from bench import cluster, gpu, precisions, scaling
 from regard.bench.measure import Options
 
 RESULT = {
@@ -59,6 +59,15 @@ def test_figures_by_precision(tmp_path: Path) -> None:
     assert {line.count("|") for line in lines} == {header.count("|")}
     assert [line.split("|")[2].strip() for line in lines] == ["file, MiB", "memory, MiB", "perplexity"]
     assert lines[0].count("| 1.2 ") == 4
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_step_is_timed_beside_its_plan(tmp_path: Path) -> None:
+    o = argparse.Namespace(dim=64, depth=1, batch=2, time=True)
+    measured = cluster.time_steps("ddp", o, tmp_path)  # of one process
+    assert min(measured.values()) > 0
+    plans = [cluster.planned_step("fsdp", n, o, measured["peak"]) for n in (1, 4)]
+    assert 0 < plans[0] != plans[1] > 0
 
 
 def test_a_row_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

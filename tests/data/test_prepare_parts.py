@@ -135,6 +135,6 @@ def test_what_cannot_be_divided(texts, tmp_path, capsys):
         assert part in capsys.readouterr().err
     words = ["prepare", str(texts), "--out", str(out), "--part", "1/1"]
     with pytest.raises(SystemExit) as ended:
-        cli.main([*words, "--set", "data.vocab=300", "--set", "data.tokenizer=bpe"])
+        cli.main([*words, "--set", "data.vocab=300"])  # BPE, if nothing else is asked for
     assert not ended.value.code
     assert load_corpus([str(out)], [], CONFIG, SPECIALS).tokenizer.vocab == 300

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from regard.runs import checkpoints as checkpoint
 from regard.runs.info import info
 from regard.runs.load import load
 from regard.runs.parts import Parts, part_names, write_part
-from regard.training import distributed
+from regard.training import background, distributed
 from regard.training.background import BackgroundWriter
 from regard.training.checkpointer import Checkpointer
 from regard.training.config import TrainConfig
@@ -163,6 +164,25 @@ def test_the_background_writes_what_one_process_writes(tmp_path, monkeypatch, ho
         assert (outs[0] / name).read_bytes() == (outs[1] / name).read_bytes()
     assert not list(outs[1].rglob(".*"))
     assert writers[0].reserving.done()
+
+
+def test_the_first_checkpoint_is_copied_to_memory_that_is_there(tmp_path, monkeypatch):
+    """New memory is cleared page by page when it is touched: that is done before training has to wait."""
+    tensors = {"a": torch.randn(3, 5), "b": torch.randn(7)}
+    writer = BackgroundWriter()
+    writer.reserve(tensors)
+    writer.reserving.result()
+    places = {name: copy.data_ptr() for name, copy in writer.copies.items()}
+    monkeypatch.setattr(background, "empty_copy", lambda t: pytest.fail("new memory"))
+    folder = tmp_path / "run" / "checkpoints" / ".model.partial"
+    begin = partial(checkpoint.make_partial, folder)
+    for _ in range(2):
+        writer.start(folder, begin, {"model": tensors}, lambda digests: list(digests))
+        assert writer.wait() == ["model.safetensors"]
+        assert {name: copy.data_ptr() for name, copy in writer.copies.items()} == places
+        tensors["a"] += 1
+    writer.close()
+    assert torch.equal(writer.copies["b"], tensors["b"])
 
 
 @pytest.mark.slow

@@ -84,11 +84,12 @@ class Cluster:
     largest: float  # bytes at the same time
     sent: dict[str, float]  # bytes that each process sends in a step, by kind of communication
     computing: float  # seconds of a step
-    sending: float  # seconds, at the same time
+    sending: float  # seconds
 
     @property
     def step(self) -> float:
-        return max(self.computing, self.sending)
+        """A GPU sends while it computes; between CPUs, the cores that compute also copy and add messages."""
+        return max(self.computing, self.sending) if self.machine.gpu else self.computing + self.sending
 
 
 def plan_cluster(plan: Plan) -> Cluster:
@@ -187,11 +188,12 @@ def describe_cluster(plan: Plan) -> list[str]:
     rate, unit = plan.batch / c.step, UNITS.get(plan.request.task, "tokens")
     seconds = plan.steps * c.step / SHARE
     used = plan.cost.flops * plan.batch / c.step / (c.machine.peak * c.machine.processes)
+    beside = "beside the messages" if c.machine.gpu else "and then the messages"
     return [
         f"  {s.processes} processes, {way}: each has {count(s.own)} of {count(s.total)} weights",
         f"  memory of a process: {gigabytes(total)} at a time{fits} ({parts}); at the start {start}",
         f"  sent by a process in a step: {gigabytes(sum(c.sent.values()))} ({sent}), {c.sending:.3g} s",
-        f"  a step: {c.computing:.3g} s of computing, beside the messages; {count(rate)} {unit}/s, "
+        f"  a step: {c.computing:.3g} s of computing, {beside}; {count(rate)} {unit}/s, "
         f"{used:.0%} of the peak",
         f"  about {duration(seconds) if seconds < 7200 else f'{seconds / 3600:.1f} hours'} "
         f"on {machine_words(c.machine)}",

@@ -7,29 +7,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from helpers.schemas import CONTEXT, SCHEMAS
+from helpers.clients import QUESTION, TOO_LONG, WEATHER, check, check_errors
+from helpers.schemas import SCHEMAS
 
-jsonschema_rs = pytest.importorskip("jsonschema_rs")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # theirs, not ours
-QUESTION = [{"role": "user", "content": "the fox"}]
-TOO_LONG = "fox " * CONTEXT
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "now",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"enum": ["Rome", "Paris"], "type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
-
-
-def check(value, name):
-    """Ten schemas, each with a title, as clients want one."""
-    assert jsonschema_rs.is_valid(SCHEMAS[name], value), (name, value)
 
 
 def titled(name):
@@ -93,18 +74,6 @@ def test_langchain(address):
     check_errors(lambda: writer.invoke(TOO_LONG), lambda: other.invoke("x"))
     other = langchain.OpenAIEmbeddings(model="embed", check_embedding_ctx_length=False, **wrong)
     check_errors(lambda: embeddings.embed_query(TOO_LONG), lambda: other.embed_query("x"))
-
-
-def check_errors(ask_too_much, ask_without_key):
-    """Clients that are built on openai-python raise its errors."""
-    import openai
-
-    with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
-        ask_too_much()
-    assert caught.value.code == "context_length_exceeded"
-    with pytest.raises(openai.AuthenticationError) as caught:
-        ask_without_key()
-    assert (caught.value.code, caught.value.status_code) == ("invalid_api_key", 401)
 
 
 def test_llama_index(address):

@@ -128,6 +128,13 @@ def test_the_copy_for_checkpoints_is_in_the_memory_of_the_cpu() -> None:
     assert has.largest >= 2 * copied
 
 
+def test_messages_take_the_time_of_cpus() -> None:
+    gpu = plan_cluster(plan_for("gpt", "4xh200", **WAYS["fsdp"]))
+    assert gpu.step == max(gpu.computing, gpu.sending) > 0
+    cpu = replace(gpu, machine=replace(known_machine("cpu1"), processes=4))
+    assert cpu.step == cpu.computing + cpu.sending > gpu.step
+
+
 def test_machines_by_name_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vars(known_machine("32xh200")) | {"name": ""} == vars(known_machine("h200x32")) | {"name": ""}
     this = known_machine("cpu2")
@@ -195,7 +202,7 @@ def test_what_is_planned_is_measured(tmp_path: Any, way: str) -> None:
 def test_all_memory_is_planned(way: str, processes: int) -> None:
     """The largest sum of all tensors of a real process is within a tenth of what its plan says."""
     bench = runpy.run_path(str(Path(__file__).parents[3] / "bench" / "cluster.py"))
-    sizes = argparse.Namespace(dim=256, depth=4, batch=8)
+    sizes = argparse.Namespace(dim=256, depth=4, batch=8, time=False)
     measured = bench["measure"](way, processes, sizes)
     middle = measured[processes // 2 - 1]  # gloo's threads free what was sent when they get to run
     assert middle == pytest.approx(bench["planned"](way, processes, sizes), rel=0.1)
