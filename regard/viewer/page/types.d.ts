@@ -420,6 +420,9 @@ interface SavedWeight {
   like?: string;
 }
 
+/** A weight of a saved model; of eight bits, also as integers with a scale for each row. */
+type Weight = Tensor & { data: Float32Array; int8?: { integers: Int8Array; scales: Float32Array } };
+
 interface SavedTokenizer {
   model: string;
   normalizer: string;
