@@ -21,6 +21,7 @@ from regard.viewer.sums import describe_run, describe_trace
 
 Rows = str | int  # the side whose tokens have a row each, or a number of rows; "image" is one whole
 IMAGE = "image"
+COLUMNS = "columns"  # a side of recordings: patches, of which each recording has another number
 ON_IMAGES = "pixel", "conv"
 Step = dict[str, Any]  # an operation with the name, rows, dims, heads and width of the value that it makes
 
@@ -35,6 +36,10 @@ class Program:
         if model.task.predicts == "place":
             self.ops["probabilities"] = {"does": "places", "x": "logits"}
         self.sides: dict[str, Rows] = {}
+        self.counts = {side: len(tokens) for side, tokens in trace.tokens.items()}
+        self.hears = model.task.reads == "audio"
+        if self.hears and len(trace["patches"]) != self.counts["text"]:  # a class token comes before them
+            self.counts[COLUMNS] = len(trace["patches"])
         self.names = self._computable()
         if not {"logits", "vector"} & {*self.names}:
             self._refuse(next((name for name in trace if name not in self.names), "logits"))
@@ -97,6 +102,10 @@ class Program:
             return own_side(self.trace, name)
         if does == "rows":
             return len(op["of"])
+        if self.hears and does == "patch":
+            return COLUMNS if COLUMNS in self.counts else own_side(self.trace, name)
+        if self.hears and name == "sum":
+            return own_side(self.trace, name)
         if does in ("patch", "regions") or any(len(term) == 3 and term[2] for term in op.get("terms", [])):
             return len(self.trace[name])
         if "column" in op and len(shape) == 1:
@@ -131,7 +140,7 @@ class Program:
         about: Step = {"name": name, "rows": rows, "dims": len(shape), "width": shape[-1]}
         if rows != IMAGE:
             about["heads"] = shape[0] if len(shape) == 3 else 1
-            count = len(self.trace.tokens[rows]) if isinstance(rows, str) else rows
+            count = self.counts[rows] if isinstance(rows, str) else rows
             if count != (shape[-2] if len(shape) > 1 else 1) or not self._has_plain_mask(name):
                 self._refuse(name)
         return self.ops[name] | about

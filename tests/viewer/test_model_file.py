@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from helpers.families import FAMILIES
-from helpers.looking import TEXT, captioner, noise, reader, spelled
+from helpers.looking import TEXT, captioner, hearer, noise, reader, recording, spelled
 from helpers.saved import HARD, open_saved, prompts
 from helpers.slow import slow_after
 from regard.decode.sampling import Sampling
@@ -86,6 +86,7 @@ READERS = [
     *("lstm-mean", "elmo-classes", "tag", "tag-pieces", "lstm-tags", "elmo-tag"),
 ]
 EMBEDDERS = ["embed", "embed-unit", "embed-first", "elmo-embed"]
+HEARERS = ["hear", "hear-mean", "hear-waves"]
 SEERS = ["vit", "vit-mean", "vit-waves", "captioner", "vit-captioner", "efficientnet"]  # the last is large
 RESTORERS = ["t5-restore", "t5-geglu"]
 TRACED = [
@@ -99,9 +100,9 @@ TRACED = [
     *EMBEDDERS,
     *FINDERS,
     *SEERS,
+    *HEARERS,
 ]
-NAMED = {"hear": ["hear", "hear-mean", "hear-waves"]}
-NAMED |= {
+NAMED = {
     "words": ["words"],
     "mask": ["hard"],
     "image": ["zoom"],
@@ -227,6 +228,8 @@ def test_gives_the_same_answers(kind, opened, added):
 
 def inputs_for(kind, model, count):
     """As many different inputs as a kind of model can be asked."""
+    if kind in HEARERS:  # recordings of different lengths
+        return [recording(frames, seed) for seed in range(count // 3 + 1) for frames in (8, 16, 24)][:count]
     if model.task.reads == "image":
         rng = np.random.default_rng(5)
         return list(torch.from_numpy(rng.integers(0, 256, (count, *model.task.image_shape), dtype=np.uint8)))

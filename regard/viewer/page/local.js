@@ -6,6 +6,7 @@ import { openGpu } from "./local_gpu.js";
 import { lensLayers } from "./local_lens.js";
 import { attributeLogit } from "./local_parts.js";
 import { readPicture } from "./local_picture.js";
+import { readRecording } from "./local_sound.js";
 import { fromBase64, Program } from "./local_run.js";
 import { answer, readInput, readTokens, talk, topIds, trace } from "./local_tasks.js";
 import { Tokenizer } from "./local_text.js";
@@ -120,7 +121,8 @@ export class Local {
   /** @type {(picture: string | undefined) => Promise<Tensor>} */
   async #pixels(picture) {
     const { pixels, task } = this.file;
-    if (picture) return readPicture(picture, task.image ?? [3, 1, 1]);
+    const { image = [3, 1, 1] } = task;
+    if (picture) return task.frames ? readRecording(picture, image) : readPicture(picture, image);
     const { shape, data } = /** @type {SavedTensor} */ (pixels);
     return { shape, data: fromBase64(data) };
   }

@@ -1,6 +1,7 @@
 /* What a saved model reads of an input, and how its answer is written: greedily, token by token. */
 
 import { Run } from "./local_run.js";
+import { countPatches } from "./local_sound.js";
 import { findAnswer, readQuestion } from "./local_span.js";
 import { readWindows, splitWords } from "./local_words.js";
 
@@ -165,7 +166,7 @@ const TEXTS = {
 export function readInput(model, input, answer) {
   const { task } = model;
   if (typeof input !== "string") {
-    const { counts = {} } = task;
+    const counts = task.frames ? countPatches(task, input) : task.counts ?? {};
     if (!task.writes) return { ids: {}, counts, pixels: input };
     const written = encodeTarget(model, answer);
     return { ids: { target: [task.begin ?? 0] }, counts, pixels: input, written };

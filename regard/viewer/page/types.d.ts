@@ -486,6 +486,9 @@ interface SavedTask {
   bounds?: [number, number];
   /** Rows of a side that has no ids: the regions of an image. */
   counts?: Record<string, number>;
+  /** Of a recording: the width of a patch in frames, and the names of its tokens. */
+  frames?: number;
+  regions?: string[];
   image?: [channels: number, height: number, width: number];
 }
 
