@@ -77,6 +77,7 @@ def model_content(
         "manifest": manifest,
         "model": {
             "program": program.steps(),
+            "globals": program.globals(),
             "weights": pack_weights(program.weights),
             "tokenizers": tokenizers,
             "task": describe_task(model, session),

@@ -22,6 +22,7 @@ from regard.viewer.sums import describe_run, describe_trace
 Rows = str | int  # the side whose tokens have a row each, or a number of rows; "image" is one whole
 IMAGE = "image"
 COLUMNS = "columns"  # a side of recordings: patches, of which each recording has another number
+GLOBALS = "globals"  # the side of a Longformer's queries of global tokens
 ON_IMAGES = "pixel", "conv"
 Step = dict[str, Any]  # an operation with the name, rows, dims, heads and width of the value that it makes
 
@@ -30,13 +31,14 @@ class Program:
     """The steps from an input to the outputs of a model, and the weights that they name."""
 
     def __init__(self, model: Model, trace: Trace):
-        self.trace, self.description = trace, describe_run(model, trace)
+        self.model, self.trace, self.description = model, trace, describe_run(model, trace)
         self.weights: dict[str, Tensor] = {}
+        self.counts = {side: len(tokens) for side, tokens in trace.tokens.items()}
+        self.counts |= {GLOBALS: trace[name].shape[1] for name in trace if name.endswith(".q_global")}
         self.ops = self._ops(describe_trace(model, trace)[0])
         if model.task.predicts == "place":
             self.ops["probabilities"] = {"does": "places", "x": "logits"}
         self.sides: dict[str, Rows] = {}
-        self.counts = {side: len(tokens) for side, tokens in trace.tokens.items()}
         self.hears = model.task.reads == "audio"
         if self.hears and len(trace["patches"]) != self.counts["text"]:  # a class token comes before them
             self.counts[COLUMNS] = len(trace["patches"])
@@ -51,7 +53,7 @@ class Program:
         for name in self.trace:
             part, _, kind = name.rpartition(".")
             if kind in ("mask", "reason") and part in self.description.attentions:
-                ops[name] = {"does": kind} | describe_mask(self.description.attentions[part])
+                ops[name] = {"does": kind} | self._mask(self.description.attentions[part])
             elif name == "segment":
                 ops[name] = {"does": "segment"}
             elif name == "pixels":
@@ -74,7 +76,7 @@ class Program:
 
     def _computable(self) -> list[str]:
         """The names of all values that can be computed from the known ones."""
-        names = {name: operands(op) for name, op in self.ops.items() if "global" not in op}
+        names = {name: operands(op) for name, op in self.ops.items()}
         known = names.keys() | self.weights.keys()
         while missing := [name for name, needs in names.items() if not needs <= known]:
             for name in missing:
@@ -102,6 +104,8 @@ class Program:
             return own_side(self.trace, name)
         if does == "rows":
             return len(op["of"])
+        if name.endswith(".q_global"):
+            return GLOBALS
         if self.hears and does == "patch":
             return COLUMNS if COLUMNS in self.counts else own_side(self.trace, name)
         if self.hears and name == "sum":
@@ -156,13 +160,20 @@ class Program:
             expected &= window_mask(T, S, op["window"], op["globals"])
         return bool((mask.cpu().bool() == expected).all())
 
+    def _mask(self, attention: Any) -> Op:
+        """Describe the mask of an attention, besides padding."""
+        op: Op = {"causal": bool(getattr(attention, "causal", False))}
+        if getattr(attention, "window", None) is not None:
+            op |= {"window": attention.window, "globals": self.counts.get(GLOBALS, attention.globals)}
+        return op
 
-def describe_mask(attention: Any) -> Op:
-    """Describe the mask of an attention, besides padding."""
-    op: Op = {"causal": bool(getattr(attention, "causal", False))}
-    if getattr(attention, "window", None) is not None:
-        op |= {"window": attention.window, "globals": attention.globals}
-    return op
+    def globals(self) -> int | dict[str, int] | None:
+        """How many first tokens of an input are global, with queries of their own; or the id before which
+        all are, which ends a question."""
+        if GLOBALS not in self.counts:
+            return None
+        task = self.model.task
+        return {"before": task.end} if task.predicts == "place" else self.counts[GLOBALS]
 
 
 def own_side(trace: Trace, name: str) -> str:

@@ -80,10 +80,10 @@ WRITERS = [
 FILLERS = ["blank", "bert", "window", "elmo", "narrow", "long-fill", "electra-blank"]
 SENTENCES = ["next", "narrow-next", "elmo-next", "electra-next"]
 DETECTORS = ["electra"]
-FINDERS = ["span", "elmo-span", "span-pieces", "span-none"]
+FINDERS = ["span", "long-span", "elmo-span", "span-pieces", "span-none"]
 READERS = [
     *("classes", "pair", "pair-mean", "score", "gpt-classes", "gru-classes", "lstm-classes", "rnn-classes"),
-    *("lstm-mean", "elmo-classes", "tag", "tag-pieces", "lstm-tags", "elmo-tag"),
+    *("lstm-mean", "long-classes", "elmo-classes", "tag", "tag-pieces", "lstm-tags", "elmo-tag"),
 ]
 EMBEDDERS = ["embed", "embed-unit", "embed-first", "elmo-embed"]
 HEARERS = ["hear", "hear-mean", "hear-waves"]
@@ -99,14 +99,13 @@ TRACED = [
     *READERS,
     *EMBEDDERS,
     *FINDERS,
-    *SEERS,
     *HEARERS,
+    *SEERS,
 ]
 NAMED = {
     "words": ["words"],
     "mask": ["hard"],
     "image": ["zoom"],
-    "scores": ["long-classes", "long-span"],
     "positions": ["vit-larger"],
 }
 REFUSED = {kind: word for word, kinds in NAMED.items() for kind in kinds}  # and the word that says why

@@ -189,8 +189,14 @@ function norm(run, { x, W, b, f, rms, eps }, t) {
   return result;
 }
 
+/** What a global token uses instead.
+ * @type {(run: Run, step: ProgramStep, t: number) => [string, string] | undefined} */
+const globalOperands = (run, { global }, t) => (t < run.count("globals") ? global : undefined);
+
 /** @type {RowOperation} */
-function dot(run, { q, k, heads }, t) {
+function dot(run, step, t) {
+  const { heads } = step;
+  const [q, k] = globalOperands(run, step, t) ?? [step.q, step.k];
   const query = run.row(q ?? "", t);
   const keys = run.count(k ?? "");
   const d = query.length / heads;
@@ -242,7 +248,9 @@ function softmax(run, { x, bias, mask, heads }, t) {
 }
 
 /** @type {RowOperation} */
-function average(run, { w, v, heads, width }, t) {
+function average(run, step, t) {
+  const { w, heads, width } = step;
+  const v = globalOperands(run, step, t)?.[1] ?? step.v;
   const weights = run.row(w ?? "", t);
   const keys = weights.length / heads;
   const sums = new Float64Array(heads * width);
@@ -330,9 +338,10 @@ function rows(run, { of, width }, t) {
 function maskRow(run, { name, causal, window, globals = 0 }, t) {
   const keys = run.keys(name);
   const hidden = run.hidden(name);
+  const first = run.program.globals === null ? globals : run.count("globals");
   const reason = Float32Array.from({ length: keys }, (_, s) => {
     if (causal && s > t) return 2;
-    if (window !== undefined && Math.abs(s - t) > window && s >= globals && t >= globals) return 3;
+    if (window !== undefined && Math.abs(s - t) > window && s >= first && t >= first) return 3;
     return hidden.includes(s) ? 1 : 0;
   });
   return { may: reason.map((value) => (value ? 0 : 1)), reason };

@@ -17,8 +17,9 @@ export class Program {
   gpu = null;
 
   /** @param {SavedModel} saved */
-  constructor({ program, weights }) {
+  constructor({ program, globals, weights }) {
     this.steps = program;
+    this.globals = globals;
     this.names = program.flat().map(({ name }) => name);
     /** @type {Map<string, ProgramStep>} */
     this.byName = new Map(program.flat().map((step) => [step.name, step]));
@@ -72,7 +73,11 @@ export class Run {
   constructor(program, { ids, counts = {}, second = Infinity, may, pixels }, edits = {}) {
     this.program = program;
     this.ids = Object.fromEntries(Object.entries(ids).map(([side, row]) => [side, [...row]]));
-    this.counts = counts; // rows of a side that has no ids: the regions of an image
+    this.counts = { ...counts }; // rows of a side that has no ids: the regions of an image
+    const { globals } = program;
+    if (globals !== null) {
+      this.counts.globals = typeof globals === "number" ? globals : ids.text.indexOf(globals.before);
+    }
     this.second = second;
     this.may = may; // where an answer may begin or end
     this.edits = edits;

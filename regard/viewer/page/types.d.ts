@@ -378,6 +378,7 @@ interface ProgramStep {
   y?: string;
   q?: string;
   k?: string;
+  global?: [string, string];
   w?: string;
   v?: string;
   W?: string;
@@ -494,6 +495,8 @@ interface SavedTask {
 
 interface SavedModel {
   program: (ProgramStep | ProgramStep[])[];
+  /** How many first tokens have queries of their own, or the id before which all have. */
+  globals: number | { before: number } | null;
   weights: Record<string, SavedWeight>;
   tokenizers: SavedTokenizer[];
   task: SavedTask;
