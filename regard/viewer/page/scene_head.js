@@ -156,19 +156,24 @@ function openButton(app, { attention }, name) {
 /** @type {(...sides: import("./scene_data.js").SceneSide[]) => number} pixels of tokens beside a matrix */
 const sideWidth = (...sides) => labelWidth(sides.flatMap(({ grid, tokens }) => (grid ? [] : tokens)));
 
+/** @type {(side: import("./scene_data.js").SceneSide, height: number) => number} 0 without room for all */
+const besides = (side, height) => (13 * side.tokens.length > height ? 0 : sideWidth(side));
+
 /**
  * Side by side: Q, K and V, then the scores, the softmax, and what comes out.
  * @type {(width: number, height: number, scene: Scene) => Places}
  */
 function spread(width, height, { keys, queries }) {
-  const dense = 13 * Math.max(keys.tokens.length, queries.tokens.length) > height - 60; // no room for labels
-  const left = 24 + (dense ? 0 : sideWidth(keys, queries));
-  const low = dense || keys.grid ? 40 : labelWidth(keys.tokens) + 24;
   const third = (height - 110) / 3;
   const narrow = Math.min(230, width * 0.15);
-  const square = Math.min((width - left * 3 - 2 * narrow - 170) / 2, height - 60 - low);
-  const used = left + narrow + 2 * (left + 40 + square) + 60 + narrow;
-  const x0 = left + Math.max(0, (width - used - 20) / 2);
+  const first = 24 + Math.max(...[keys, queries].map((side) => besides(side, third - 12)));
+  const low = keys.grid || 13 * keys.tokens.length > height - 60 ? 40 : labelWidth(keys.tokens) + 24;
+  const sizeBeside = (/** @type {number} */ labels) =>
+    Math.min((width - first - 2 * labels - 2 * narrow - 170) / 2, height - 60 - low);
+  const left = 24 + besides(queries, sizeBeside(24 + sideWidth(queries)));
+  const square = sizeBeside(left);
+  const used = first + narrow + 2 * (left + 40 + square) + 60 + narrow;
+  const x0 = first + Math.max(0, (width - used - 20) / 2);
   const [x1, top] = [x0 + narrow + 50 + left, Math.max(44, (height - low - square) / 2)];
   const x2 = x1 + square + 40 + left;
   const x3 = x2 + square + 60;
