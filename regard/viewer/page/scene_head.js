@@ -103,7 +103,8 @@ function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed
   const keyRows = { rows: keys.grid || narrow ? undefined : keys.tokens, row: best };
   const square = {
     row: token, column: best, blank, numbers: true,
-    rows: queries.grid ? undefined : queries.tokens, columns: keys.grid ? undefined : keys.tokens,
+    rows: queries.grid || !places.named ? undefined : queries.tokens,
+    columns: keys.grid ? undefined : keys.tokens,
   };
   const isProduct = app.manifest.sums[`${scene.attention?.name}.scores`]?.does === "dot";
   /** @type {[string, import("./scene_paint.js").Matrix | null][]} */
@@ -117,6 +118,7 @@ function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed
     ["weights", weights && {
       title: "softmax", note: "who looks (row) at whom (column)", ...weights, signed: false,
       ...square, ...(changed.image ? { numbers: false } : {}), ...changed,
+      ...(places.named ? {} : { rows: undefined }),
     }],
     ["heads", out && { title: "× V: what comes out", ...out, row: token }],
   ];
@@ -151,7 +153,8 @@ function openButton(app, { attention }, name) {
   });
 }
 
-/** @typedef {{ boxes: Record<string, Box>, arrows: string[], height: number }} Places */
+/** Whether the rows of scores and weights have names, and where all is.
+ * @typedef {{ boxes: Record<string, Box>, arrows: string[], height: number, named: boolean }} Places */
 
 /** @type {(...sides: import("./scene_data.js").SceneSide[]) => number} pixels of tokens beside a matrix */
 const sideWidth = (...sides) => labelWidth(sides.flatMap(({ grid, tokens }) => (grid ? [] : tokens)));
@@ -170,7 +173,8 @@ function spread(width, height, { keys, queries }) {
   const low = keys.grid || 13 * keys.tokens.length > height - 60 ? 40 : labelWidth(keys.tokens) + 24;
   const sizeBeside = (/** @type {number} */ labels) =>
     Math.min((width - first - 2 * labels - 2 * narrow - 170) / 2, height - 60 - low);
-  const left = 24 + besides(queries, sizeBeside(24 + sideWidth(queries)));
+  const words = besides(queries, sizeBeside(24 + sideWidth(queries)));
+  const left = 24 + words;
   const square = sizeBeside(left);
   const used = first + narrow + 2 * (left + 40 + square) + 60 + narrow;
   const x0 = first + Math.max(0, (width - used - 20) / 2);
@@ -186,6 +190,7 @@ function spread(width, height, { keys, queries }) {
   const start = `M${x0 + narrow + 4},${44 + 2.5 * third + 60} C${x1},${height - 8}`; // of the values
   return {
     height,
+    named: words > 0,
     boxes: {
       ...(seen ? { picture: { x: x3, y: top + tall + 44, width: seen, height: seen } } : {}),
       q: small(0), k: small(1), v: small(2),
@@ -226,6 +231,7 @@ function stack(width, height, { keys, queries }) {
     ({ x: 10 + n * (third + 12), y: 44, width: third, height: tall });
   return {
     height: y3 + tall + 20 + (seen ? seen + 54 : 0),
+    named: !dense,
     arrows: [],
     boxes: {
       ...(seen ? { picture: { x: left, y: y3 + tall + 54, width: seen, height: seen } } : {}),
