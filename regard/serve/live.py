@@ -1,6 +1,6 @@
 """The page of a run that is being trained, in a process that the training starts and controls over pipes.
 
-`regard.training.live` runs it as `__main__`, with FOLDER [INPUT] and at low priority, and defines the messages.
+`regard.training.live` runs it with FOLDER [INPUT], at low priority, and defines the messages.
 """
 
 import json

@@ -34,7 +34,9 @@ class Program:
         self.model, self.trace, self.description = model, trace, describe_run(model, trace)
         self.weights: dict[str, Tensor] = {}
         self.counts = {side: len(tokens) for side, tokens in trace.tokens.items()}
-        self.counts |= {GLOBALS: trace[name].shape[1] for name in trace if name.endswith(".q_global")}
+        for name in trace:
+            if name.endswith(".q_global"):
+                self.counts[GLOBALS] = trace[name].shape[1]
         self.ops = self._ops(describe_trace(model, trace)[0])
         if model.task.predicts == "place":
             self.ops["probabilities"] = {"does": "places", "x": "logits"}

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from helpers.families import FAMILIES
-from helpers.looking import TEXT, captioner, hearer, noise, reader, recording, spelled
+from helpers.looking import TEXT, captioner, noise, reader, recording, spelled
 from helpers.saved import HARD, open_saved, prompts
 from helpers.slow import slow_after
 from regard.decode.sampling import Sampling

@@ -12,7 +12,7 @@ import pytest
 from helpers.looking import hearer, recording
 from helpers.saved import open_saved
 from regard.data.archives import find_source
-from regard.data.sounds import decode_sound, read_wav
+from regard.data.sounds import decode_sound
 from regard.viewer import head_corpus
 from regard.viewer.model_file import model_content
 from regard.viewer.session import Session
