@@ -30,12 +30,12 @@ TRACE = """async ([kind, request]) => {
   const { gpu } = model.model.program;
   const done = gpu.products;
   const { tensors } = await model.trace(request);
-  const found = {};
+  const numbers = {};
   for (const name of Object.keys(tensors)) {
     const { shape, data } = await model.tensor(name);
-    found[name] = { shape, data: Array.from(data, (x) => (Number.isFinite(x) ? x : null)) };
+    numbers[name] = { shape, data: Array.from(data, (x) => (Number.isFinite(x) ? x : null)) };
   }
-  return { found, products: gpu.products - done };
+  return { tensors: numbers, products: gpu.products - done };
 }"""
 ASK = """async ([kind, inputs]) => {
   const { [kind]: model } = globalThis.models;
@@ -75,8 +75,8 @@ def add(opened):
     return added
 
 
-def same_numbers(found, session, near=1e-5):
-    for name, one in found.items():
+def same_numbers(tensors, session, near=1e-5):
+    for name, one in tensors.items():
         have = torch.tensor([torch.nan if x is None else float(x) for x in one["data"]]).reshape(one["shape"])
         want = session.tensor(name).float()
         known = want.isfinite()
@@ -91,7 +91,7 @@ def test_answers_and_numbers_are_the_models_own(kind, opened, add):
     other = {} if kind == "vit" else {"input": "jumps over the fox den"}
     result = opened.evaluate(TRACE, [kind, other])
     assert result["products"] > 10
-    same_numbers(result["found"], Session(model, other.get("input", input)))
+    same_numbers(result["tensors"], Session(model, other.get("input", input)))
     if kind != "vit":
         texts = [text for text in prompts(6) if len(text.split()) < 15]
         options = {"temperature": 0, "num_beams": 1} if model.task.generates else {}
@@ -113,7 +113,7 @@ def test_weights_of_eight_bits_stay_so(opened, add):
     assert 4 * weight.numel() not in sizes
     result = opened.evaluate(TRACE, ["int8", {"input": TEXT}])
     dequantize_model(model.model)  # the page rounds the weights alone
-    same_numbers(result["found"], Session(model, TEXT), near=1e-4)
+    same_numbers(result["tensors"], Session(model, TEXT), near=1e-4)
 
 
 @pytest.mark.parametrize("how", BREAKS)
@@ -133,7 +133,9 @@ def test_goes_on_without_it(how, opened, add):
 def test_what_pays(opened, add):
     """What is large enough, fits, and has rows of fours; for a small model, no processor is asked for."""
     add("sizes", reader("write", "gpt"))
-    pays = f"([kind, shape, rows, least]) => {{ {GPU}.least = least; return {GPU}.pays({{ shape }}, rows); }}"
+    script = (
+        f"([kind, shape, rows, least]) => {{ {GPU}.least = least; return {GPU}.pays({{ shape }}, rows); }}"
+    )
     for shape, rows, least, result in (
         ([8, 16], 2, 256, True),
         ([8, 16], 2, 257, False),
@@ -141,7 +143,7 @@ def test_what_pays(opened, add):
         ([8, 16], 0, 1, False),
         ([2**16, 2**16], 1, 1, False),
     ):
-        assert opened.evaluate(pays, ["sizes", shape, rows, least]) is result
+        assert opened.evaluate(script, ["sizes", shape, rows, least]) is result
     assert opened.evaluate("regard.model.program.gpu") is None
     measured = opened.evaluate(f"async (kind) => {{ await {GPU}.measure(); return {GPU}.least; }}", "sizes")
     assert measured > 0

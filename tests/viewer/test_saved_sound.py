@@ -30,16 +30,16 @@ REFUSED = "([picture]) => regard.trace({ picture }).then(() => null, (error) => 
 def tone(seconds, rate, channels=1):
     """A voice-like sound with a pause, (samples, channels), the channels different."""
     at = np.arange(int(seconds * rate))[:, None] / rate
-    sound = np.sin(2 * np.pi * (200 + 300 * at) * at) * np.exp(-8 * (at - 0.3 * seconds) ** 2)
+    signal = np.sin(2 * np.pi * (200 + 300 * at) * at) * np.exp(-8 * (at - 0.3 * seconds) ** 2)
     noise = 0.02 * np.random.default_rng(7).standard_normal((len(at), channels))
-    return 0.6 * sound * (1 - 0.3 * np.arange(channels)) + noise
+    return 0.6 * signal * (1 - 0.3 * np.arange(channels)) + noise
 
 
 def pcm(samples, rate, size=2):
     """A WAV file of 8, 16, 24 or 32 bits."""
     file, channels = io.BytesIO(), samples.shape[1]
-    whole = np.clip(samples * 2.0 ** (8 * size - 1), -(2.0 ** (8 * size - 1)), 2.0 ** (8 * size - 1) - 1)
-    data = whole.round().astype("<i8")
+    integers = np.clip(samples * 2.0 ** (8 * size - 1), -(2.0 ** (8 * size - 1)), 2.0 ** (8 * size - 1) - 1)
+    data = integers.round().astype("<i8")
     rows = (data + 128 if size == 1 else data).reshape(-1, 1).view(np.uint8)[:, :size]
     with wave.open(file, "wb") as out:
         out.setparams((channels, size, rate, 0, "NONE", ""))
@@ -111,8 +111,8 @@ def test_wav_files(name, opened, tmp_path):
 
 def test_a_long_one_is_cut_where_it_is_loudest(opened):
     """What is silent before and after is left out."""
-    sound = np.concatenate([np.zeros((9000, 1)), tone(0.24, 16_000), np.zeros((7000, 1))])
-    result = np.array(heard(opened, pcm(sound, 16_000))["data"]).reshape(SHAPE)
+    samples = np.concatenate([np.zeros((9000, 1)), tone(0.24, 16_000), np.zeros((7000, 1))])
+    result = np.array(heard(opened, pcm(samples, 16_000))["data"]).reshape(SHAPE)
     assert result.mean() > 100
 
 

@@ -38,9 +38,9 @@ def test_names_of_rows_stand_clear_in_a_head(tab, kind):
             it.turn("#view=look")
             it.turn("#view=look&depth=head")
             it.page.wait_for_selector(".layer.head:only-child canvas.pixels")
-            found = it.page.evaluate(NAMES_OF_ROWS)
-            assert found["clear"], (width, height)
-            assert found["count"] or kind == "both" or height < 900
+            rows = it.page.evaluate(NAMES_OF_ROWS)
+            assert rows["clear"], (width, height)
+            assert rows["count"] or kind == "both" or height < 900
 
 
 def test_a_field_of_one_line_shows_one_line(tab):
