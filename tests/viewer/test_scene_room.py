@@ -61,3 +61,16 @@ def test_crumbs_name_what_there_is(tab):
     names = it.page.eval_on_selector_all(".crumbs li", "all => all.map((one) => one.textContent)")
     assert len(names) == len(set(names)) == 4
     assert not [name for name in names if "Q" in name]
+
+
+@pytest.mark.parametrize("kind", ["transformer", "vit"])
+def test_no_title_of_a_part_is_cut_off(tab, kind):
+    it = tab(kind)
+    it.page.set_viewport_size({"width": 1440, "height": 900})
+    it.turn("#view=look")
+    it.page.wait_for_selector(".layer.model:only-child .slab")
+    titles = it.page.eval_on_selector_all(
+        ".layer > .slab > span", "all => all.map((e) => [e.textContent, e.scrollHeight, e.clientHeight])"
+    )
+    assert len(titles) > 5
+    assert not [title for title, full, room in titles if full > room]
