@@ -137,3 +137,20 @@ def test_the_example_is_a_recording_of_the_longest(opened):
     content = json.loads(json.dumps(model_content(hearer(), recording(8))))
     assert len(content["manifest"]["tokens"]["text"]) == 3
     assert len(content["model"]["task"]["regions"]) == 7
+
+
+def test_the_microphone(opened):
+    """Chromium's own, for tests, beeps every half second: what is heard is not silent."""
+    opened.wait_for_selector("#record")
+    before = opened.evaluate("regard.manifest.id")
+    opened.click("#record")
+    opened.wait_for_selector("#record[aria-pressed=true]")
+    opened.evaluate("new Promise((done) => setTimeout(done, 1200))")
+    opened.click("#record")
+    opened.wait_for_function("(before) => regard.manifest.id !== before", arg=before)
+    opened.wait_for_selector("#record[aria-pressed=false]")
+    opened.wait_for_selector("main:not([aria-busy])")
+    pixels = opened.evaluate("regard.tensor('pixels').then(({ data }) => Array.from(data))")
+    assert max(pixels) == 255
+    assert len(set(pixels)) > 5
+    assert not opened.query_selector(".problem:not(:empty)")

@@ -292,10 +292,14 @@ function showInput(form) {
       unreadNote());
   } else if (model.sees) {
     const { accept, noun } = fileKind(model);
+    const more = h("span", {});
     const file = h("input", {
       type: "file", accept, id: "file", class: "unseen", onchange: () => drop(file.files?.[0]),
     });
-    form.replaceChildren(...output, h("label", { for: "file", class: "button" }, `Another ${noun} …`), file);
+    form.replaceChildren(...output, h("label", { for: "file", class: "button" }, `Another ${noun} …`), file, more);
+    if (model.hears && navigator.mediaDevices) {
+      import("./microphone.js").then(({ recordButton }) => more.replaceChildren(recordButton(drop)));
+    }
   } else {
     const look = h("button", { type: "submit" }, "Look");
     if (!live.root.isConnected) form.replaceChildren(live.root, look, told);
