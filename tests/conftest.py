@@ -162,7 +162,7 @@ def chromium() -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
     flags += [
         "--use-fake-device-for-media-stream",
         "--use-fake-ui-for-media-stream",
-    ]  # a microphone that beeps
+    ]  # it beeps
     flags += ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]  # WebGPU in software
     with sync.sync_playwright() as play:
         launched = play.chromium.launch(executable_path=chromium, args=flags)

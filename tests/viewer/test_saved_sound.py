@@ -151,6 +151,6 @@ def test_the_microphone(opened):
     opened.wait_for_selector("#record[aria-pressed=false]")
     opened.wait_for_selector("main:not([aria-busy])")
     pixels = opened.evaluate("regard.tensor('pixels').then(({ data }) => Array.from(data))")
-    assert max(pixels) == 255
+    assert max(pixels) > 50
     assert len(set(pixels)) > 5
     assert not opened.query_selector(".problem:not(:empty)")

@@ -296,7 +296,8 @@ function showInput(form) {
     const file = h("input", {
       type: "file", accept, id: "file", class: "unseen", onchange: () => drop(file.files?.[0]),
     });
-    form.replaceChildren(...output, h("label", { for: "file", class: "button" }, `Another ${noun} …`), file, more);
+    const words = h("label", { for: "file", class: "button" }, `Another ${noun} …`);
+    form.replaceChildren(...output, words, file, more);
     if (model.hears && navigator.mediaDevices) {
       import("./microphone.js").then(({ recordButton }) => more.replaceChildren(recordButton(drop)));
     }
