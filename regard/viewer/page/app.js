@@ -283,6 +283,8 @@ function changesNote() {
     count ? button("unchange", "Remove all", () => setChanges(app, [])) : "")];
 }
 
+const loadMicrophone = () => import("./microphone.js");
+
 /** @param {HTMLFormElement} form */
 function showInput(form) {
   const { model, input, answer } = app.manifest;
@@ -299,7 +301,7 @@ function showInput(form) {
     const words = h("label", { for: "file", class: "button" }, `Another ${noun} …`);
     form.replaceChildren(...output, words, file, more);
     if (model.hears && navigator.mediaDevices) {
-      import("./microphone.js").then(({ recordButton }) => more.replaceChildren(recordButton(drop)));
+      loadMicrophone().then(({ recordButton }) => more.replaceChildren(recordButton(drop)));
     }
   } else {
     const look = h("button", { type: "submit" }, "Look");
