@@ -170,9 +170,11 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
 
 def describe_patches(model: Model, session: Session) -> dict[str, Any]:
     """Describe how a recording becomes tokens: the width of a patch, and the names of the most there are."""
-    config, tokens = model.model.config, session.trace.tokens["text"]
+    task: Any = model.task
+    config: Any = model.model.config
+    tokens = session.trace.tokens["text"]
     patches = len(session.trace["patches"])
-    names: list[str] = model.task.region_names(model.model, 1, config.size // config.patch)
+    names: list[str] = task.region_names(model.model, 1, config.size // config.patch)
     return {
         "counts": {"text": len(tokens), "columns": patches},
         "frames": config.patch,

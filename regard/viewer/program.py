@@ -175,7 +175,9 @@ class Program:
         if GLOBALS not in self.counts:
             return None
         task = self.model.task
-        return {"before": task.end} if task.predicts == "place" else self.counts[GLOBALS]
+        if task.predicts == "place" and task.end is not None:
+            return {"before": task.end}
+        return self.counts[GLOBALS]
 
 
 def own_side(trace: Trace, name: str) -> str:
