@@ -162,7 +162,7 @@ export class Gpu {
   async measure() {
     const make = (/** @type {number} */ N) => ({ shape: [N, SIDE], data: new Float32Array(N * SIDE) });
     const [small, large, input] = [make(1), make(SIDE), new Float32Array(SIDE)];
-    await this.product(small, [input]); // the first one translates the program
+    if (!await this.product(small, [input])) return; // the first one translates the program
     const way = await quickest(() => this.product(small, [input]));
     const here = await quickest(() => this.product(large, [input]));
     const there = await quickest(async () => {
