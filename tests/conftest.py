@@ -159,6 +159,11 @@ def chromium() -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
     if chromium is None:
         pytest.skip("no Chromium to look with: apt-get install -y chromium-headless-shell")
     flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    flags += [
+        "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",
+    ]  # it beeps
+    flags += ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]  # WebGPU in software
     with sync.sync_playwright() as play:
         launched = play.chromium.launch(executable_path=chromium, args=flags)
         new_page = launched.new_page

@@ -1,6 +1,6 @@
 """The page of a run that is being trained, in a process that the training starts and controls over pipes.
 
-`regard.training.live` starts it as `python -m regard.serve.live FOLDER [INPUT]`, and defines the messages.
+`regard.training.live` runs it with FOLDER [INPUT], at low priority, and defines the messages.
 """
 
 import json
@@ -36,7 +36,6 @@ from regard.serve.registry import ServerLimits
 from regard.serve.server import PORT, bind_socket, uvicorn_config
 from regard.viewer.session import Session
 
-NICE = 19  # training has priority if both need the same core
 MAX_RATE = 100.0  # times the schedule's learning rate
 FIRST_FRAME = 600.0  # seconds that the page waits for the run's first frame
 
@@ -141,7 +140,6 @@ def live_app(
 def main() -> None:
     folder, *rest = sys.argv[1:]
     lines, sys.stdout = sys.stdout, sys.stderr  # printed text must not mix with messages
-    os.nice(NICE)
     torch.set_num_threads(1)
 
     def send(message: Json) -> None:

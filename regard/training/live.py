@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from regard.training.trainer import Trainer
 
 SERVER = "regard.serve.live"  # the child's module, on a higher floor and imported in the child only
+NICE = 19  # training has priority if both need the same core, also while the child imports its modules
+START = f"import os, runpy; os.nice({NICE}); runpy.run_module('{SERVER}', run_name='__main__')"
 WAKE = 0.05  # seconds between checks whether a paused training continues
 
 Message = dict[str, Any]  # as JSON
@@ -59,7 +61,7 @@ class LivePage:
         home = str(Path(regard.__file__).parents[1])
         paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-P", "-m", SERVER, str(trainer.folder)]
+        command = [sys.executable, "-P", "-c", START, str(trainer.folder)]
         self.process = subprocess.Popen(
             command if self.input is None else [*command, self.input],
             stdin=subprocess.PIPE,

@@ -33,6 +33,7 @@ TASKS = (
     "chat",
     "restore",
     "see",
+    "hear",
     "caption",
 )
 OF_TASK = "mask", "sentinels", "bounds", "before", "after", "room", "unknown"  # if a task has them
@@ -76,6 +77,7 @@ def model_content(
         "manifest": manifest,
         "model": {
             "program": program.steps(),
+            "globals": program.globals(),
             "weights": pack_weights(program.weights),
             "tokenizers": tokenizers,
             "task": describe_task(model, session),
@@ -138,7 +140,7 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
     elif name == "fill" and trace["logits"].ndim == 1:
         name = "replaced"  # which words were
     about: dict[str, Any] = {
-        "reads": "image" if task.reads == "image" else name,
+        "reads": name if task.reads == "text" else "image",
         "writes": task.has_source,
         "generates": task.generates,
         "context": task.context,
@@ -154,14 +156,30 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
         own["first"] = [first] if isinstance(first, int) else list(first)
     if task.template is not None:
         own["template"] = pack_template(task.template, task.tokenizer)
-    if task.reads == "image":
+    if task.reads != "text":
         own["image"] = list(task.image_shape)
         own["counts"] = {side: len(trace.tokens[side]) for side in ("text", "source") if side in trace.tokens}
+        if task.reads == "audio":
+            own |= describe_patches(model, session)
     else:
         own["blank"] = task.tokenizer.encode("\n") or [task.tokenizer.end or 0]
         own["separator"] = task.tokenizer.id("<sep>")
     own |= {name: getattr(task.config, name) for name in OF_CONFIG if hasattr(task.config, name)}
     return about | own
+
+
+def describe_patches(model: Model, session: Session) -> dict[str, Any]:
+    """Describe how a recording becomes tokens: the width of a patch, and the names of the most there are."""
+    task: Any = model.task
+    config: Any = model.model.config
+    tokens = session.trace.tokens["text"]
+    patches = len(session.trace["patches"])
+    names: list[str] = task.region_names(model.model, 1, config.size // config.patch)
+    return {
+        "counts": {"text": len(tokens), "columns": patches},
+        "frames": config.patch,
+        "regions": [*tokens[: len(tokens) - patches], *names],
+    }
 
 
 def pack_weights(weights: dict[str, Tensor]) -> dict[str, dict[str, Any]]:

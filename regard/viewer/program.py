@@ -21,6 +21,8 @@ from regard.viewer.sums import describe_run, describe_trace
 
 Rows = str | int  # the side whose tokens have a row each, or a number of rows; "image" is one whole
 IMAGE = "image"
+COLUMNS = "columns"  # a side of recordings: patches, of which each recording has another number
+GLOBALS = "globals"  # the side of a Longformer's queries of global tokens
 ON_IMAGES = "pixel", "conv"
 Step = dict[str, Any]  # an operation with the name, rows, dims, heads and width of the value that it makes
 
@@ -29,12 +31,19 @@ class Program:
     """The steps from an input to the outputs of a model, and the weights that they name."""
 
     def __init__(self, model: Model, trace: Trace):
-        self.trace, self.description = trace, describe_run(model, trace)
+        self.model, self.trace, self.description = model, trace, describe_run(model, trace)
         self.weights: dict[str, Tensor] = {}
+        self.counts = {side: len(tokens) for side, tokens in trace.tokens.items()}
+        for name in trace:
+            if name.endswith(".q_global"):
+                self.counts[GLOBALS] = trace[name].shape[1]
         self.ops = self._ops(describe_trace(model, trace)[0])
         if model.task.predicts == "place":
             self.ops["probabilities"] = {"does": "places", "x": "logits"}
         self.sides: dict[str, Rows] = {}
+        self.hears = model.task.reads == "audio"
+        if self.hears and len(trace["patches"]) != self.counts["text"]:  # a class token comes before them
+            self.counts[COLUMNS] = len(trace["patches"])
         self.names = self._computable()
         if not {"logits", "vector"} & {*self.names}:
             self._refuse(next((name for name in trace if name not in self.names), "logits"))
@@ -46,7 +55,7 @@ class Program:
         for name in self.trace:
             part, _, kind = name.rpartition(".")
             if kind in ("mask", "reason") and part in self.description.attentions:
-                ops[name] = {"does": kind} | describe_mask(self.description.attentions[part])
+                ops[name] = {"does": kind} | self._mask(self.description.attentions[part])
             elif name == "segment":
                 ops[name] = {"does": "segment"}
             elif name == "pixels":
@@ -69,7 +78,7 @@ class Program:
 
     def _computable(self) -> list[str]:
         """The names of all values that can be computed from the known ones."""
-        names = {name: operands(op) for name, op in self.ops.items() if "global" not in op}
+        names = {name: operands(op) for name, op in self.ops.items()}
         known = names.keys() | self.weights.keys()
         while missing := [name for name, needs in names.items() if not needs <= known]:
             for name in missing:
@@ -97,6 +106,12 @@ class Program:
             return own_side(self.trace, name)
         if does == "rows":
             return len(op["of"])
+        if name.endswith(".q_global"):
+            return GLOBALS
+        if self.hears and does == "patch":
+            return COLUMNS if COLUMNS in self.counts else own_side(self.trace, name)
+        if self.hears and name == "sum":
+            return own_side(self.trace, name)
         if does in ("patch", "regions") or any(len(term) == 3 and term[2] for term in op.get("terms", [])):
             return len(self.trace[name])
         if "column" in op and len(shape) == 1:
@@ -131,7 +146,7 @@ class Program:
         about: Step = {"name": name, "rows": rows, "dims": len(shape), "width": shape[-1]}
         if rows != IMAGE:
             about["heads"] = shape[0] if len(shape) == 3 else 1
-            count = len(self.trace.tokens[rows]) if isinstance(rows, str) else rows
+            count = self.counts[rows] if isinstance(rows, str) else rows
             if count != (shape[-2] if len(shape) > 1 else 1) or not self._has_plain_mask(name):
                 self._refuse(name)
         return self.ops[name] | about
@@ -147,13 +162,22 @@ class Program:
             expected &= window_mask(T, S, op["window"], op["globals"])
         return bool((mask.cpu().bool() == expected).all())
 
+    def _mask(self, attention: Any) -> Op:
+        """Describe the mask of an attention, besides padding."""
+        op: Op = {"causal": bool(getattr(attention, "causal", False))}
+        if getattr(attention, "window", None) is not None:
+            op |= {"window": attention.window, "globals": self.counts.get(GLOBALS, attention.globals)}
+        return op
 
-def describe_mask(attention: Any) -> Op:
-    """Describe the mask of an attention, besides padding."""
-    op: Op = {"causal": bool(getattr(attention, "causal", False))}
-    if getattr(attention, "window", None) is not None:
-        op |= {"window": attention.window, "globals": attention.globals}
-    return op
+    def globals(self) -> int | dict[str, int] | None:
+        """How many first tokens of an input are global, with queries of their own; or the id before which
+        all are, which ends a question."""
+        if GLOBALS not in self.counts:
+            return None
+        task = self.model.task
+        if task.predicts == "place" and task.end is not None:
+            return {"before": task.end}
+        return self.counts[GLOBALS]
 
 
 def own_side(trace: Trace, name: str) -> str:

@@ -76,8 +76,8 @@ def hearer(pool: str = "first", **settings: Any) -> Model:
     return Model(shaken(Hear.add_head(vit, config)), Hear(config, None, vit.config.context), {}, kind="vit")
 
 
-def recording(frames: int = 16) -> Tensor:
-    g = torch.Generator().manual_seed(5)
+def recording(frames: int = 16, seed: int = 5) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
     return torch.randint(1, 256, (1, 5, frames), generator=g, dtype=torch.uint8)
 
 

@@ -2,7 +2,10 @@
 
 import contextlib
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -52,6 +55,14 @@ def test_training_is_the_same_to_the_last_bit(
     (page,) = silent_page
     assert page.command[-2:] == [str(tmp_path / "watched"), "the fox"]
     assert states_sent(page)[-1] == {"paused": False, "rate": 1.0, "ended": True}
+
+
+def test_the_page_has_low_priority_before_it_imports_anything(tmp_path: Path) -> None:
+    """Its imports take two seconds, for which training would otherwise share a core."""
+    (tmp_path / "probe.py").write_text("import os, sys; print(os.nice(0), __name__, *sys.argv[1:])")
+    command = [sys.executable, "-c", live.START.replace(live.SERVER, "probe"), "folder", "the fox"]
+    said = subprocess.check_output(command, env=os.environ | {"PYTHONPATH": str(tmp_path)}, text=True)
+    assert said == "19 __main__ folder the fox\n"
 
 
 def test_the_learning_rate_changes_from_a_step_on_and_is_logged(

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from helpers.families import FAMILIES
-from helpers.looking import TEXT, captioner, noise, reader, spelled
+from helpers.looking import TEXT, captioner, noise, reader, recording, spelled
 from helpers.saved import HARD, open_saved, prompts
 from helpers.slow import slow_after
 from regard.decode.sampling import Sampling
@@ -80,12 +80,13 @@ WRITERS = [
 FILLERS = ["blank", "bert", "window", "elmo", "narrow", "long-fill", "electra-blank"]
 SENTENCES = ["next", "narrow-next", "elmo-next", "electra-next"]
 DETECTORS = ["electra"]
-FINDERS = ["span", "elmo-span", "span-pieces", "span-none"]
+FINDERS = ["span", "long-span", "elmo-span", "span-pieces", "span-none"]
 READERS = [
     *("classes", "pair", "pair-mean", "score", "gpt-classes", "gru-classes", "lstm-classes", "rnn-classes"),
-    *("lstm-mean", "elmo-classes", "tag", "tag-pieces", "lstm-tags", "elmo-tag"),
+    *("lstm-mean", "long-classes", "elmo-classes", "tag", "tag-pieces", "lstm-tags", "elmo-tag"),
 ]
 EMBEDDERS = ["embed", "embed-unit", "embed-first", "elmo-embed"]
+HEARERS = ["hear", "hear-mean", "hear-waves"]
 SEERS = ["vit", "vit-mean", "vit-waves", "captioner", "vit-captioner", "efficientnet"]  # the last is large
 RESTORERS = ["t5-restore", "t5-geglu"]
 TRACED = [
@@ -98,14 +99,13 @@ TRACED = [
     *READERS,
     *EMBEDDERS,
     *FINDERS,
+    *HEARERS,
     *SEERS,
 ]
-NAMED = {"hear": ["hear", "hear-mean", "hear-waves"]}
-NAMED |= {
+NAMED = {
     "words": ["words"],
     "mask": ["hard"],
     "image": ["zoom"],
-    "scores": ["long-classes", "long-span"],
     "positions": ["vit-larger"],
 }
 REFUSED = {kind: word for word, kinds in NAMED.items() for kind in kinds}  # and the word that says why
@@ -227,6 +227,8 @@ def test_gives_the_same_answers(kind, opened, added):
 
 def inputs_for(kind, model, count):
     """As many different inputs as a kind of model can be asked."""
+    if kind in HEARERS:  # recordings of different lengths
+        return [recording(frames, seed) for seed in range(count // 3 + 1) for frames in (8, 16, 24)][:count]
     if model.task.reads == "image":
         rng = np.random.default_rng(5)
         return list(torch.from_numpy(rng.integers(0, 256, (count, *model.task.image_shape), dtype=np.uint8)))

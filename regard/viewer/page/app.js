@@ -283,6 +283,8 @@ function changesNote() {
     count ? button("unchange", "Remove all", () => setChanges(app, [])) : "")];
 }
 
+const loadMicrophone = () => import("./microphone.js");
+
 /** @param {HTMLFormElement} form */
 function showInput(form) {
   const { model, input, answer } = app.manifest;
@@ -292,10 +294,15 @@ function showInput(form) {
       unreadNote());
   } else if (model.sees) {
     const { accept, noun } = fileKind(model);
+    const more = h("span", {});
     const file = h("input", {
       type: "file", accept, id: "file", class: "unseen", onchange: () => drop(file.files?.[0]),
     });
-    form.replaceChildren(...output, h("label", { for: "file", class: "button" }, `Another ${noun} …`), file);
+    const words = h("label", { for: "file", class: "button" }, `Another ${noun} …`);
+    form.replaceChildren(...output, words, file, more);
+    if (model.hears && navigator.mediaDevices) {
+      loadMicrophone().then(({ recordButton }) => more.replaceChildren(recordButton(drop)));
+    }
   } else {
     const look = h("button", { type: "submit" }, "Look");
     if (!live.root.isConnected) form.replaceChildren(live.root, look, told);

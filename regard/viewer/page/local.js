@@ -2,9 +2,11 @@
 
 import { allAttentions } from "./selection.js";
 import { describeRun } from "./local_manifest.js";
+import { openGpu } from "./local_gpu.js";
 import { lensLayers } from "./local_lens.js";
 import { attributeLogit } from "./local_parts.js";
 import { readPicture } from "./local_picture.js";
+import { readRecording } from "./local_sound.js";
 import { fromBase64, Program } from "./local_run.js";
 import { answer, readInput, readTokens, talk, topIds, trace } from "./local_tasks.js";
 import { Tokenizer } from "./local_text.js";
@@ -15,6 +17,7 @@ import { engine } from "./source.js";
 import { takePart } from "./tensor_part.js";
 
 const KEPT = 4; // runs whose numbers can be asked for
+const LARGE = 2 ** 20; // numbers of a weight; a model with smaller ones is quick without a graphics processor
 const ALTERNATIVES = 3; // tokens beside each token of a path
 const ELSEWHERE = "This file holds the model, but not this view of it; regard look opens it with everything.";
 
@@ -41,6 +44,15 @@ export class Local {
     const [reader, writer = reader] = this.file.tokenizers.map((one) => new Tokenizer(one));
     /** @type {Model} */
     this.model = { program: new Program(this.file), task: this.file.task, reader, writer };
+    if (Object.values(this.model.program.weights).some(({ data }) => data.length >= LARGE)) this.useGpu();
+  }
+
+  /** Compute what pays on the graphics processor, if the browser offers one; until it is measured, and where
+   * there is none, all is computed by this page. */
+  async useGpu() {
+    const { program } = this.model;
+    program.gpu = await openGpu();
+    return program.gpu;
   }
 
   /**
@@ -109,7 +121,8 @@ export class Local {
   /** @type {(picture: string | undefined) => Promise<Tensor>} */
   async #pixels(picture) {
     const { pixels, task } = this.file;
-    if (picture) return readPicture(picture, task.image ?? [3, 1, 1]);
+    const { image = [3, 1, 1] } = task;
+    if (picture) return task.frames ? readRecording(picture, image) : readPicture(picture, image);
     const { shape, data } = /** @type {SavedTensor} */ (pixels);
     return { shape, data: fromBase64(data) };
   }

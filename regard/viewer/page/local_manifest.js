@@ -121,7 +121,7 @@ function tokensOf({ task, reader, writer }, template, { run, written }) {
     const row = side === "written" ? written : run.ids[side];
     const tokenizer = side === "source" || side === "text" ? reader : writer;
     if (row) [ids[side], tokens[side]] = [row, spellBytes(tokenizer.words(row))];
-    else tokens[side] = template.tokens[side];
+    else tokens[side] = (side === "text" && task.regions?.slice(0, run.counts.text)) || template.tokens[side];
   }
   return { tokens: task.labels ? { ...tokens, label: task.labels } : tokens, ids };
 }
@@ -134,11 +134,14 @@ export function describeRun(model, template, made, id) {
   const { run } = made;
   const names = run.program.names;
   const sides = tokensOf(model, template, made);
+  /** @type {[number, number] | null} */
+  const grid = model.task.frames ? [1, run.counts.columns] : template.grid;
   const attentions = Object.fromEntries(Object.entries(template.attentions).map(([part, all]) =>
-    [part, all.map((one) => describeAttention(run, one, sides, template.grid))]));
+    [part, all.map((one) => describeAttention(run, one, sides, grid))]));
   return {
     ...template,
     ...sides,
+    grid,
     words: wordsOf(model, sides.ids),
     id,
     input: made.input,

@@ -67,24 +67,30 @@ function sideBySide(rows) {
 const concat = (run, { x, row }, t) => sideBySide(/** @type {string[]} */ ([x].flat()).map((name, i) =>
   operandRow(run, name, Array.isArray(row) ? row[i] : row, t)));
 
-/** f(W x + b) of some rows at once: each row of W is read once for all of them.
+/** What a linear layer is applied to, in some rows.
  * @type {(run: Run, step: ProgramStep, from: number, to: number) => Float32Array[]} */
-export function linearRows(run, step, from, to) {
+export const linearInputs = (run, step, from, to) =>
+  Array.from({ length: Math.max(0, to - from) }, (_, i) => concat(run, step, from + i));
+
+/** f(W x + b) of some rows at once: each row of W is read once for all of them; or W x is computed already.
+ * @type {(run: Run, step: ProgramStep, inputs: Float32Array[], products?: Float32Array[] | null) =>
+ *   Float32Array[]} */
+export function linearRows(run, step, inputs, products = null) {
   const { data: W, shape: [N, K] } = run.weight(/** @type {string} */ (step.W));
   const b = step.b ? run.weight(/** @type {string} */ (step.b)).data : null;
   const f = activation(/** @type {string | undefined} */ (step.f));
-  const inputs = Array.from({ length: to - from }, (_, i) => concat(run, step, from + i));
   const rows = inputs.map(() => new Float32Array(N));
   for (let n = 0; n < N; n++) {
     for (let i = 0; i < inputs.length; i++) {
-      rows[i][n] = f(dotProduct(inputs[i], 0, W, n * K, K) + (b ? b[n] : 0));
+      const sum = products ? products[i][n] : dotProduct(inputs[i], 0, W, n * K, K);
+      rows[i][n] = f(sum + (b ? b[n] : 0));
     }
   }
   return step.share ? rows.map((row) => repeatHeads(row, step)) : rows;
 }
 
 /** @type {RowOperation} */
-const linear = (run, step, t) => linearRows(run, step, t, t + 1)[0];
+const linear = (run, step, t) => linearRows(run, step, linearInputs(run, step, t, t + 1))[0];
 
 /** @type {RowOperation} */
 function lookUp(run, { W, side, by }, t) {
@@ -183,8 +189,14 @@ function norm(run, { x, W, b, f, rms, eps }, t) {
   return result;
 }
 
+/** What a global token uses instead.
+ * @type {(run: Run, step: ProgramStep, t: number) => [string, string] | undefined} */
+const globalOperands = (run, { global }, t) => (t < run.count("globals") ? global : undefined);
+
 /** @type {RowOperation} */
-function dot(run, { q, k, heads }, t) {
+function dot(run, step, t) {
+  const { heads } = step;
+  const [q, k] = globalOperands(run, step, t) ?? [step.q, step.k];
   const query = run.row(q ?? "", t);
   const keys = run.count(k ?? "");
   const d = query.length / heads;
@@ -236,7 +248,9 @@ function softmax(run, { x, bias, mask, heads }, t) {
 }
 
 /** @type {RowOperation} */
-function average(run, { w, v, heads, width }, t) {
+function average(run, step, t) {
+  const { w, heads, width } = step;
+  const v = globalOperands(run, step, t)?.[1] ?? step.v;
   const weights = run.row(w ?? "", t);
   const keys = weights.length / heads;
   const sums = new Float64Array(heads * width);
@@ -324,9 +338,10 @@ function rows(run, { of, width }, t) {
 function maskRow(run, { name, causal, window, globals = 0 }, t) {
   const keys = run.keys(name);
   const hidden = run.hidden(name);
+  const first = run.program.globals === null ? globals : run.count("globals");
   const reason = Float32Array.from({ length: keys }, (_, s) => {
     if (causal && s > t) return 2;
-    if (window !== undefined && Math.abs(s - t) > window && s >= globals && t >= globals) return 3;
+    if (window !== undefined && Math.abs(s - t) > window && s >= first && t >= first) return 3;
     return hidden.includes(s) ? 1 : 0;
   });
   return { may: reason.map((value) => (value ? 0 : 1)), reason };

@@ -4,7 +4,7 @@
    value of its side: keys and values of former tokens are those of a cache. */
 
 import { IMAGE_OPERATIONS, ROWS_OF_IMAGES } from "./local_images.js";
-import { linearRows, rowOperation } from "./local_ops.js";
+import { linearInputs, linearRows, rowOperation } from "./local_ops.js";
 
 /** Changes of What if: `edit` may change each row before it is used; to keys of `hide` nothing attends.
  * @typedef {(name: string, t: number, row: Float32Array) => Float32Array} Edit
@@ -12,13 +12,18 @@ import { linearRows, rowOperation } from "./local_ops.js";
 
 /** A model of a file: its steps and weights. */
 export class Program {
+  /** For large products, if the browser offers one.
+   * @type {import("./local_gpu.js").Gpu | null} */
+  gpu = null;
+
   /** @param {SavedModel} saved */
-  constructor({ program, weights }) {
+  constructor({ program, globals, weights }) {
     this.steps = program;
+    this.globals = globals;
     this.names = program.flat().map(({ name }) => name);
     /** @type {Map<string, ProgramStep>} */
     this.byName = new Map(program.flat().map((step) => [step.name, step]));
-    /** @type {Record<string, Tensor & { data: Float32Array }>} */
+    /** @type {Record<string, Weight>} */
     this.weights = Object.fromEntries(Object.entries(weights).map(([name, w]) => [name, readWeight(w)]));
     for (const [name, { like }] of Object.entries(weights)) if (like) this.weights[name] = this.weights[like];
     this.kept = new Set(program.flat().flatMap(({ does, k, v, x }) =>
@@ -35,16 +40,21 @@ export function fromBase64(text) {
   return bytes;
 }
 
-/** Weights as float32; those of eight bits have a scale for each row.
- * @type {(saved: SavedWeight) => Tensor & { data: Float32Array }} */
+/** Weights as float32; those of eight bits, which have a scale for each row, also as they are.
+ * @type {(saved: SavedWeight) => Weight} */
 function readWeight({ shape, data, scale }) {
   const { buffer } = fromBase64(data);
   if (!scale) return { shape, data: new Float32Array(buffer) };
   const [scales, integers] = [new Float32Array(fromBase64(scale).buffer), new Int8Array(buffer)];
   const numbers = new Float32Array(integers.length);
   for (let i = 0; i < numbers.length; i++) numbers[i] = integers[i] * scales[Math.floor(i / shape[1])];
-  return { shape, data: numbers };
+  return { shape, data: numbers, int8: { integers, scales } };
 }
+
+/** Whether a step is a product of values that are not waited for.
+ * @type {(step: ProgramStep | ProgramStep[], waiting: Map<string, unknown>) => boolean} */
+const isProductOfOthers = (step, waiting) =>
+  !Array.isArray(step) && step.does === "linear" && ![step.x].flat().some((x) => waiting.has(String(x)));
 
 /** The model on one input. */
 export class Run {
@@ -63,7 +73,11 @@ export class Run {
   constructor(program, { ids, counts = {}, second = Infinity, may, pixels }, edits = {}) {
     this.program = program;
     this.ids = Object.fromEntries(Object.entries(ids).map(([side, row]) => [side, [...row]]));
-    this.counts = counts; // rows of a side that has no ids: the regions of an image
+    this.counts = { ...counts }; // rows of a side that has no ids: the regions of an image
+    const { globals } = program;
+    if (globals !== null) {
+      this.counts.globals = typeof globals === "number" ? globals : ids.text.indexOf(globals.before);
+    }
     this.second = second;
     this.may = may; // where an answer may begin or end
     this.edits = edits;
@@ -123,15 +137,27 @@ export class Run {
   }
 
   /** Compute what the tokens so far allow. `brief`: only what leads to the logits of the last one. */
-  advance({ brief = false } = {}) {
+  async advance({ brief = false } = {}) {
+    /** Products under way elsewhere, such as those of queries, keys and values.
+     * @type {Map<string, Promise<void>>} */
+    const waiting = new Map();
     for (const step of this.program.steps) {
+      if (waiting.size && !isProductOfOthers(step, waiting)) {
+        await Promise.all(waiting.values());
+        waiting.clear();
+      }
       if (Array.isArray(step)) this.#loop(step);
-      else if (!(brief && step.name === "probabilities")) this.#compute(step, brief);
+      else if (!(brief && step.name === "probabilities")) {
+        const product = this.#compute(step, brief);
+        if (product) waiting.set(step.name, product);
+      }
     }
+    await Promise.all(waiting.values());
     if (brief) this.#forget();
   }
 
-  /** @type {(step: ProgramStep, brief: boolean) => void} */
+  /** Compute a step; the promise of a product that the graphics processor computes.
+   * @type {(step: ProgramStep, brief: boolean) => Promise<void> | undefined} */
   #compute(step, brief) {
     if (step.rows === "image") {
       if (this.#images.has(step.name)) return;
@@ -142,8 +168,14 @@ export class Run {
     const to = this.count(step.rows);
     if (brief && step.name === "logits") while (rows.length < to - 1) rows.push(null);
     if (step.does === "linear" && step.row === undefined) {
-      const more = linearRows(this, step, rows.length, to);
-      for (const row of more) rows.push(this.#edited(step, rows.length, row));
+      const [inputs, { gpu }] = [linearInputs(this, step, rows.length, to), this.program];
+      const weight = this.weight(step.W ?? "");
+      const put = (/** @type {Float32Array[] | null} */ products) => {
+        const more = linearRows(this, step, inputs, products);
+        for (const row of more) rows.push(this.#edited(step, rows.length, row));
+      };
+      if (gpu?.pays(weight, inputs.length)) return gpu.product(weight, inputs).then(put);
+      put(null);
       return;
     }
     while (rows.length < to) rows.push(this.#computeRow(step, rows.length));

@@ -58,14 +58,14 @@ function likeliest(starts, ends, { second, may, places }, longest) {
 
 /**
  * The likeliest answer, as it is written in the text.
- * @type {(model: Model, input: string) => string}
+ * @type {(model: Model, input: string) => Promise<string>}
  */
-export function findAnswer(model, input) {
+export async function findAnswer(model, input) {
   const { text, parts } = readQuestion(model, input);
   let [answer, best, nothing] = ["", -Infinity, 1];
   for (const part of parts) {
     const run = new Run(model.program, { ...part, ids: { text: part.ids } });
-    run.advance();
+    await run.advance();
     const [starts, ends] = [0, 1].map((column) => logPlaces(run, "logits", column));
     nothing = Math.min(nothing, Math.exp(starts[0] + ends[0]));
     const one = likeliest(starts, ends, part, model.task.longest ?? 30);

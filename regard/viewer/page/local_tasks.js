@@ -1,6 +1,7 @@
 /* What a saved model reads of an input, and how its answer is written: greedily, token by token. */
 
 import { Run } from "./local_run.js";
+import { countPatches } from "./local_sound.js";
 import { findAnswer, readQuestion } from "./local_span.js";
 import { readWindows, splitWords } from "./local_words.js";
 
@@ -165,7 +166,7 @@ const TEXTS = {
 export function readInput(model, input, answer) {
   const { task } = model;
   if (typeof input !== "string") {
-    const { counts = {} } = task;
+    const counts = task.frames ? countPatches(task, input) : task.counts ?? {};
     if (!task.writes) return { ids: {}, counts, pixels: input };
     const written = encodeTarget(model, answer);
     return { ids: { target: [task.begin ?? 0] }, counts, pixels: input, written };
@@ -228,7 +229,7 @@ export async function* writeTokens({ program, task }, reading, edits) {
       const ids = { ...reading.ids, [side]: fitContext(text, task.context) };
       run = new Run(program, { ...reading, ids }, edits);
     }
-    run.advance({ brief: true });
+    await run.advance({ brief: true });
     const token = argmax(run.logits);
     if (task.ends.includes(token)) return;
     text.push(token);
@@ -295,7 +296,7 @@ export async function trace(model, reading, edits) {
     ids = { ...ids, target: [...ids.target, ...written.slice(0, -1)] };
   }
   const run = new Run(program, { ...reading, ids }, edits);
-  run.advance();
+  await run.advance();
   return { run, written, unread };
 }
 
@@ -336,14 +337,16 @@ function findReplaced({ reader }, run) {
 }
 
 /** Each word with its tag.
- * @type {(model: Model, text: string) => string} */
-function tagWords(model, text) {
+ * @type {(model: Model, text: string) => Promise<string>} */
+async function tagWords(model, text) {
   const words = splitWords(text);
-  const tags = readWindows(model, words).flatMap(({ ids, begins }) => {
+  /** @type {(string | undefined)[]} */
+  const tags = [];
+  for (const { ids, begins } of readWindows(model, words)) {
     const run = new Run(model.program, { ids: { text: ids } });
-    run.advance();
-    return begins.map((t) => model.task.labels?.[argmax(run.row("logits", t))]);
-  });
+    await run.advance();
+    tags.push(...begins.map((t) => model.task.labels?.[argmax(run.row("logits", t))]));
+  }
   return words.map((word, i) => `${word}/${tags[i]}`).join(" ");
 }
 
@@ -366,10 +369,10 @@ export async function answer(model, input) {
     const output = task.reads === "restore" ? fillIn(model, reading.ids.source, ids) : writer.decode(ids);
     return { output, ids };
   }
-  if (task.reads === "span") return { output: findAnswer(model, String(input)), ids: [] };
-  if (task.reads === "tag") return { output: tagWords(model, String(input)), ids: [] };
+  if (task.reads === "span") return { output: await findAnswer(model, String(input)), ids: [] };
+  if (task.reads === "tag") return { output: await tagWords(model, String(input)), ids: [] };
   const run = new Run(program, reading);
-  run.advance();
+  await run.advance();
   if (task.reads === "embed") return { output: writeVector(task, run.row("vector", 0)), ids: [] };
   if (task.reads === "fill") return { output: fillBlanks(model, run), ids: [] };
   if (task.reads === "replaced") {

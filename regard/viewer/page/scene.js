@@ -214,11 +214,13 @@ function crumbs(app, scene, name) {
   const titles = {
     model: app.manifest.model.class,
     block: items[open].layer === null ? items[open].title : `Block ${items[open].layer}`,
-    head: (attention?.heads ?? 1) > 1 ? `Head ${scene.head}` : "Attention",
+    head: (attention?.heads ?? 1) > 1 ? `Head ${scene.head}` : "Scores and weights",
     product: app.state.product === "heads" ? "Weights × V" : "Q · Kᵀ", number: "One number",
   };
+  const isProduct = app.state.product === "heads"
+    || app.manifest.sums[`${attention?.name}.scores`]?.does === "dot"; // and not of another kind of scores
   const way = DEPTHS.slice(0, DEPTHS.indexOf(name) + 1)
-    .filter((one) => attention || !["head", "product"].includes(one));
+    .filter((one) => (attention || one !== "head") && (isProduct || one !== "product"));
   return h("nav", { class: "crumbs", "aria-label": "Depth" }, h("ol", {}, way.map((one) => h("li", {},
     one === name ? h("span", { "aria-current": "step" }, titles[one])
       : h("button", {

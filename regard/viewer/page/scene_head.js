@@ -103,7 +103,8 @@ function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed
   const keyRows = { rows: keys.grid || narrow ? undefined : keys.tokens, row: best };
   const square = {
     row: token, column: best, blank, numbers: true,
-    rows: queries.grid ? undefined : queries.tokens, columns: keys.grid ? undefined : keys.tokens,
+    rows: queries.grid || !places.named ? undefined : queries.tokens,
+    columns: keys.grid ? undefined : keys.tokens,
   };
   const isProduct = app.manifest.sums[`${scene.attention?.name}.scores`]?.does === "dot";
   /** @type {[string, import("./scene_paint.js").Matrix | null][]} */
@@ -117,6 +118,7 @@ function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed
     ["weights", weights && {
       title: "softmax", note: "who looks (row) at whom (column)", ...weights, signed: false,
       ...square, ...(changed.image ? { numbers: false } : {}), ...changed,
+      ...(places.named ? {} : { rows: undefined }),
     }],
     ["heads", out && { title: "× V: what comes out", ...out, row: token }],
   ];
@@ -151,24 +153,31 @@ function openButton(app, { attention }, name) {
   });
 }
 
-/** @typedef {{ boxes: Record<string, Box>, arrows: string[], height: number }} Places */
+/** Whether the rows of scores and weights have names, and where all is.
+ * @typedef {{ boxes: Record<string, Box>, arrows: string[], height: number, named: boolean }} Places */
 
 /** @type {(...sides: import("./scene_data.js").SceneSide[]) => number} pixels of tokens beside a matrix */
 const sideWidth = (...sides) => labelWidth(sides.flatMap(({ grid, tokens }) => (grid ? [] : tokens)));
+
+/** @type {(side: import("./scene_data.js").SceneSide, height: number) => number} 0 without room for all */
+const besides = (side, height) => (13 * side.tokens.length > height ? 0 : sideWidth(side));
 
 /**
  * Side by side: Q, K and V, then the scores, the softmax, and what comes out.
  * @type {(width: number, height: number, scene: Scene) => Places}
  */
 function spread(width, height, { keys, queries }) {
-  const dense = 13 * Math.max(keys.tokens.length, queries.tokens.length) > height - 60; // no room for labels
-  const left = 24 + (dense ? 0 : sideWidth(keys, queries));
-  const low = dense || keys.grid ? 40 : labelWidth(keys.tokens) + 24;
   const third = (height - 110) / 3;
   const narrow = Math.min(230, width * 0.15);
-  const square = Math.min((width - left * 3 - 2 * narrow - 170) / 2, height - 60 - low);
-  const used = left + narrow + 2 * (left + 40 + square) + 60 + narrow;
-  const x0 = left + Math.max(0, (width - used - 20) / 2);
+  const first = 24 + Math.max(...[keys, queries].map((side) => besides(side, third - 12)));
+  const low = keys.grid || 13 * keys.tokens.length > height - 60 ? 40 : labelWidth(keys.tokens) + 24;
+  const sizeBeside = (/** @type {number} */ labels) =>
+    Math.min((width - first - 2 * labels - 2 * narrow - 170) / 2, height - 60 - low);
+  const words = besides(queries, sizeBeside(24 + sideWidth(queries)));
+  const left = 24 + words;
+  const square = sizeBeside(left);
+  const used = first + narrow + 2 * (left + 40 + square) + 60 + narrow;
+  const x0 = first + Math.max(0, (width - used - 20) / 2);
   const [x1, top] = [x0 + narrow + 50 + left, Math.max(44, (height - low - square) / 2)];
   const x2 = x1 + square + 40 + left;
   const x3 = x2 + square + 60;
@@ -181,6 +190,7 @@ function spread(width, height, { keys, queries }) {
   const start = `M${x0 + narrow + 4},${44 + 2.5 * third + 60} C${x1},${height - 8}`; // of the values
   return {
     height,
+    named: words > 0,
     boxes: {
       ...(seen ? { picture: { x: x3, y: top + tall + 44, width: seen, height: seen } } : {}),
       q: small(0), k: small(1), v: small(2),
@@ -221,6 +231,7 @@ function stack(width, height, { keys, queries }) {
     ({ x: 10 + n * (third + 12), y: 44, width: third, height: tall });
   return {
     height: y3 + tall + 20 + (seen ? seen + 54 : 0),
+    named: !dense,
     arrows: [],
     boxes: {
       ...(seen ? { picture: { x: left, y: y3 + tall + 54, width: seen, height: seen } } : {}),

@@ -23,7 +23,7 @@ const [LEAST_PICTURE, LEAST_CARD] = [180, 300];
 const LEAST_HEAD = 26; // pixels of the image of a head with its frame
 const NARROW = 720; // pixels, below which the answer is under the tokens
 const [TOP, WIDE_TOP] = [112, 96]; // of the first row, below two lines of buttons, or one
-const FOOT = 140; // below the last row, for the titles of slabs
+const FOOT = 150; // below the last row, for the titles of slabs
 
 /**
  * @typedef {object} Plan

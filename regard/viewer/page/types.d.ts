@@ -378,6 +378,7 @@ interface ProgramStep {
   y?: string;
   q?: string;
   k?: string;
+  global?: [string, string];
   w?: string;
   v?: string;
   W?: string;
@@ -419,6 +420,9 @@ interface SavedWeight {
   scale?: string;
   like?: string;
 }
+
+/** A weight of a saved model; of eight bits, also as integers with a scale for each row. */
+type Weight = Tensor & { data: Float32Array; int8?: { integers: Int8Array; scales: Float32Array } };
 
 interface SavedTokenizer {
   model: string;
@@ -483,11 +487,16 @@ interface SavedTask {
   bounds?: [number, number];
   /** Rows of a side that has no ids: the regions of an image. */
   counts?: Record<string, number>;
+  /** Of a recording: the width of a patch in frames, and the names of its tokens. */
+  frames?: number;
+  regions?: string[];
   image?: [channels: number, height: number, width: number];
 }
 
 interface SavedModel {
   program: (ProgramStep | ProgramStep[])[];
+  /** How many first tokens have queries of their own, or the id before which all have. */
+  globals: number | { before: number } | null;
   weights: Record<string, SavedWeight>;
   tokenizers: SavedTokenizer[];
   task: SavedTask;

@@ -108,7 +108,8 @@ export function showViews(root, app, chosen, address) {
     const first = /** @type {ViewEntry} */ (views.find((view) => view.mode === mode));
     return link(`mode-${mode.toLowerCase()}`, mode, first.name, mode === opened ? "true" : null);
   });
-  const panels = views.filter(({ mode }) => !mode || mode === opened).map((view) =>
+  const own = views.filter(({ mode }) => mode === opened);
+  const panels = [...own, ...views.filter(({ mode }) => !mode)].map((view) =>
     link(`view-${view.name}`, titleOf(view, app), view.name, view === chosen ? "page" : null));
   root.replaceChildren(h("span", { class: "modes", role: "group", "aria-label": "Modes" }, modes),
     h("span", { class: "panels", role: "group", "aria-label": opened }, panels));
