@@ -200,7 +200,7 @@ def new_folder(folder: Path, argument: str = "DIR") -> Iterator[Draft]:
         for path in leftovers:
             remove(path)
         draft.path.mkdir(exist_ok=True)
-        _deny(draft.path)  # so that nobody reaches what other libraries write into it
+        _deny(draft.path)  # what other libraries write into it is out of reach
         try:
             yield draft
         finally:
