@@ -370,7 +370,12 @@ def test_a_folder_in_the_place_of_a_file_is_noticed_before_anything_changes(text
 
 
 @pytest.mark.parametrize(
-    "change", [{"model": {}}, {"model": {"kind": "x"}}, {"data": {"files": 3}}, {"data": {"from": 3}}]
+    "change",
+    [
+        *({"model": values} for values in ({}, {"kind": "x"}, {"kind": []}, {"kind": "gpt", "preset": [1]})),
+        *({"data": values} for values in ({"files": 3}, {"from": 3})),
+        {"task": {"name": {"a": 1}}},
+    ],
 )
 def test_an_edited_recipe_is_named(text, copy, change):
     sections = regard.runs.recipe.read_file(copy / "recipe.toml")
