@@ -72,7 +72,8 @@ class Plan:
     def cost_of(self, size: dict[str, Any], model: dict[str, Any]) -> Cost:
         """The cost of a model with these settings, without teachers."""
         _, row, fixed = rows_of(self, size)
-        return cost_of(self.request.kind, model, fixed, row, self.by_muon)
+        frozen = self.get("train.freeze", model.get("encoder") == "efficientnet" and not self.request.gpu)
+        return cost_of(self.request.kind, model, fixed, row, self.by_muon, bool(frozen))
 
     @property
     def by_muon(self) -> bool:
@@ -141,9 +142,8 @@ def make_plan(request: Request) -> Plan:
                 plan.choose(key, value, "as measured for the built-in data")
         plan.steps = int(plan.get("train.steps"))
         return plan
-    facts = request.facts
-    for name, value in rules.choose_tokenizer(request.task, facts).items():
-        plan.choose(f"data.{name}", value, f"for {facts.characters:,} characters")
+    for name, value in rules.choose_tokenizer(request.task, request.facts).items():
+        plan.choose(f"data.{name}", value, f"for {request.facts.characters:,} characters")
     candidate = choose_size(plan)
     for name, value in candidate.settings.items():
         plan.choose(
