@@ -287,8 +287,8 @@ def pass_over(model: nn.Module, row: Sequence[tuple[int, ...]]) -> tuple[float, 
         result = forward(*inputs)  # noqa: F841  keeps the graph, and so what it saved, alive
     counts = counter.get_flop_counts().get("Global", {})
     convolved = sum(n for operation, n in counts.items() if "convolution" in str(operation))
-    kept = sum(n for key, n in saved_bytes.items() if key not in own)
-    return float(counter.get_total_flops() - convolved), float(convolved), float(kept)
+    activations = sum(n for key, n in saved_bytes.items() if key not in own)
+    return float(counter.get_total_flops() - convolved), float(convolved), float(activations)
 
 
 # Time and memory
