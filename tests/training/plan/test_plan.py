@@ -176,9 +176,17 @@ def test_the_same_request_the_same_plan() -> None:
 
 def test_evaluations_take_their_part_of_the_time() -> None:
     """The more is evaluated on, the fewer evaluations and steps there are; a short run has one."""
+    size = {"model.dim": 64, "train.tokens": 1024}
     plans = [
         make_plan(
-            Request("write", "gpt", {"train.minutes": minutes}, SHAKESPEARE, known_machine("cpu2"), held=held)
+            Request(
+                "write",
+                "gpt",
+                size | {"train.minutes": minutes},
+                SHAKESPEARE,
+                known_machine("cpu2"),
+                held=held,
+            )
         )
         for minutes, held in ((3, 0.0), (3, 0.1), (3, 1.0), (0.2, 1.0))
     ]

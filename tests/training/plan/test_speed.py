@@ -132,6 +132,9 @@ def test_convolutions_are_slower_than_large_products() -> None:
     assert captioner_cost(1).convolved < cost.convolved / 2
     seconds = work_seconds(core, cost, 8, False)
     assert seconds == pytest.approx(0.90, rel=0.3)
+    small = {"dim": 64, "depth": 1, "heads": 2, "encoder": "cnn"}
+    sizes = {"vocab": 4000, "size": 112, "channels": 3}
+    assert cost_of("captioner", small, sizes, Row(1, [(1, 3, 112, 112), (1, 14)], 14), False).convolved == 0
     h200 = known_machine("h200")
     plain = replace(cost, convolved=0.0, convolutions=0, body=cost.body + cost.convolved)
     assert step_seconds(h200, cost, 64, False) > 4 * step_seconds(h200, plain, 64, False)
