@@ -3,7 +3,7 @@
     python -m bench.plan run SWEEP ... --data DIR [--workers 14] [--seconds 250] [--out rows.jsonl]
     python -m bench.plan page [rows.jsonl ...]
     python -m bench.plan estimates --data DIR [--minutes 0.25] [--threads 2] [--processor]
-    python -m bench.plan kinds DIR [--seconds 20] [--seed 1] [--only KIND ...]
+    python -m bench.plan kinds DIR [--seconds 20] [--seed 1] [--again 2] [--only KIND ...]
 
 `run` trains the models of a sweep (bench/rows/sweeps.py), several at once: each worker starts Python once and
 takes one training after another. Each row of the output is a training: its settings, and every evaluation.
@@ -57,6 +57,9 @@ def main() -> None:
     kinds.add_argument("folder", type=Path)
     kinds.add_argument("--seconds", type=float, default=20)
     kinds.add_argument("--seed", type=int, default=1)
+    kinds.add_argument(
+        "--again", type=int, default=2, help="other seeds, with which the best is trained again"
+    )
     kinds.add_argument("--only", nargs="+", choices=list(RECIPES), default=list(RECIPES))
     options = parser.parse_args()
     if options.command == "run":
@@ -65,7 +68,7 @@ def main() -> None:
         how = (options.minutes, options.threads, options.processor)
         estimates.compare(options.data, *how, options.only, options.device)
     elif options.command == "kinds":
-        hand_tuning.compare(options.folder, options.only, options.seconds, options.seed)
+        hand_tuning.compare(options.folder, options.only, options.seconds, options.seed, options.again)
     else:
         add_rows(options.rows)
         write_page()

@@ -157,7 +157,8 @@ def main() -> None:
         for name, row in ROWS.items():
             print(f"{name:20} {row.about}, {row.minutes:g} min {'on a CPU' if row.cpu else ''}")
     elif options.table:
-        print(table([json.loads(path.read_text()) for path in options.table]))
+        files = [json.loads(path.read_text()) for path in options.table]
+        print(table([row for file in files for row in (file if isinstance(file, list) else [file])]))
     else:
         if options.cores:
             os.sched_setaffinity(0, read_cores(options.cores))
@@ -288,9 +289,9 @@ def read_run(run: Path, log: Path) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """A line for each row: what was asked, and what the seeds reached."""
+    """A line for each row: what was asked, and what the seeds reached; those of a GPU first."""
     lines = ["| data | asked | reached | |", "|---|---|---|---|"]
-    for name, row in ROWS.items():
+    for name, row in sorted(ROWS.items(), key=lambda item: item[1].cpu):
         mine = sorted((r for r in results if r["row"] == name), key=lambda r: r["seed"])
         if not mine or not row.score:
             continue
@@ -307,7 +308,11 @@ def table(results: list[dict[str, Any]]) -> str:
         if row.asked is not None and values:
             verdict = "yes; " if row.reached(sum(values) / len(values)) else "**no**; "
         sign = "<=" if row.figure in FALLING else ">="
-        asked = f"{row.minutes:g} min" + (f" {sign} {row.asked:g}" if row.asked is not None else "")
+        asked = (
+            ("two cores, " if row.cpu else "")
+            + f"{row.minutes:g} min"
+            + (f" {sign} {row.asked:g}" if row.asked is not None else "")
+        )
         lines.append(f"| {row.about} | {asked} | {words} | {verdict}{times}, {steps} |")
     return "\n".join(lines)
 

@@ -2,7 +2,8 @@
 
 Each training has the same seed, and the same time of the processor, so that other programs don't matter. What
 a setting leaves open, the plan chooses, so that the ten profit from it, too. A figure is the best evaluation
-of a run on the set's test file; by hand, it is the best of ten such runs, which is a little too good.
+of a run on the set's test file; by hand, it is the best of ten such runs, which is a little too good: the
+luckiest of ten. So the chosen setting and the plan are trained again with other seeds, whose mean is fair.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ BY_HAND: list[dict[str, Any]] = [
 ]
 
 
-def compare(folder: Path, kinds: list[str], seconds: float, seed: int) -> None:
+def compare(folder: Path, kinds: list[str], seconds: float, seed: int, again: int = 0) -> None:
     """Print a table, and one line of JSON."""
     import torch
 
@@ -47,41 +48,46 @@ def compare(folder: Path, kinds: list[str], seconds: float, seed: int) -> None:
     Reporter.show_sample = lambda *arguments: None  # type: ignore[method-assign]
     trainer.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment]
     rows = []
-    print("| set | figure | plan | best by hand | which | plan / hand |")
-    print("|---|---|--:|--:|--:|--:|")
+    print(
+        "| set | figure | plan | best by hand | which | plan / hand | again: plan | by hand | plan / hand |"
+    )
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for name in kinds:
         if not (folder / name).exists():
             write_set(folder / name, name, megabytes=2)
-        row = compare_kind(folder / name, name, seconds, seed)
+        row = compare_kind(folder / name, name, seconds, seed, again)
         rows.append(row)
-        print(
-            f"| {name} | {row['figure']} | {row['plan']:.4f} | {row['best']:.4f} | {row['which']} | "
-            f"{row['plan'] / max(1e-9, row['best']):.3f} |",
-            flush=True,
-        )
+        figures = [f"{row[key]:.4f}" for key in ("plan", "best")]
+        figures += [str(row["which"]), f"{row['plan'] / max(1e-9, row['best']):.3f}"]
+        if again:
+            figures += [f"{row[key]:.4f}" for key in ("plan_again", "best_again")]
+            figures.append(f"{row['plan_again'] / max(1e-9, row['best_again']):.3f}")
+        print("| " + " | ".join([name, row["figure"], *figures]) + " |", flush=True)
     within = sum(row["plan"] >= 0.97 * row["best"] for row in rows)
-    print(json.dumps({"seconds": seconds, "sets": rows, "within_3_percent": within, "of": len(rows)}))
+    fair = sum(row["plan_again"] >= 0.97 * row["best_again"] for row in rows) if again else None
+    summary = {"within_3_percent": within, "within_3_percent_again": fair, "of": len(rows)}
+    print(json.dumps({"seconds": seconds, "sets": rows, **summary}))
 
 
-def compare_kind(folder: Path, name: str, seconds: float, seed: int) -> dict[str, Any]:
-    """The figures of the plan and of each setting by hand."""
+def compare_kind(folder: Path, name: str, seconds: float, seed: int, again: int) -> dict[str, Any]:
+    """The figures of the plan and of each setting by hand; and the means of the plan and of the best setting
+    over this many other seeds."""
     train_file, test_file = (next(folder.glob(f"{part}.*"), None) for part in ("train", "test"))
-    figures = []
-    figure = "exp(-loss)"
-    for settings in ({}, *BY_HAND):
-        figure, value = train_once(
-            name,
-            str(train_file),
-            str(test_file or train_file),
-            seconds,
-            settings | {"train.seed": seed},
-        )
-        figures.append(value)
-    plan, *by_hand = figures
-    best = max(by_hand)
-    return {"set": name, "figure": figure, "plan": plan, "best": best, "which": 1 + by_hand.index(best)} | {
-        "by_hand": by_hand
-    }
+
+    def run(settings: dict[str, Any], seed: int) -> tuple[str, float]:
+        data, valid = str(train_file), str(test_file or train_file)
+        return train_once(name, data, valid, seconds, settings | {"train.seed": seed})
+
+    (figure, plan), *by_hand = (run(settings, seed) for settings in ({}, *BY_HAND))
+    values = [value for _, value in by_hand]
+    best = max(values)
+    row = {"set": name, "figure": figure, "plan": plan, "best": best, "which": 1 + values.index(best)}
+    row["by_hand"] = values
+    if again:
+        seeds = range(seed + 1, seed + 1 + again)
+        for key, settings in (("plan", {}), ("best", BY_HAND[values.index(best)])):
+            row[f"{key}_again"] = sum(run(settings, other)[1] for other in seeds) / again
+    return row
 
 
 def train_once(

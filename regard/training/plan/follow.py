@@ -15,9 +15,9 @@ from regard.training import distributed
 from regard.training.job import Job
 from regard.training.plan.facts import compare_sizes, read_facts
 from regard.training.plan.finetune import Base, choose_batch, finetune_settings
-from regard.training.plan.plan import Plan, choose_precision, make_plan, rows_of, seconds_to_train
-from regard.training.plan.precision import use_bf16
-from regard.training.plan.report import comments, describe, precision_words
+from regard.training.plan.plan import Plan, make_plan, rows_of, seconds_to_train
+from regard.training.plan.precision import choose_precision, use_bf16
+from regard.training.plan.report import comments, describe, odd_rate_words, precision_words
 from regard.training.plan.rules import DEFAULT_MINUTES
 from regard.training.plan.sizes import Request
 from regard.training.plan.speed import Machine, has_bf16, step_seconds, this_machine
@@ -62,6 +62,8 @@ def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device)
             job.summary = describe(plan)
         elif plan.settings.get("train.precision"):
             job.summary = [f"plan: {precision_words(plan)}"]
+        if plan.request.machine is None and (words := odd_rate_words(plan)):
+            job.summary.append(f"plan: {words}")
 
 
 def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None, bf16: bool) -> Plan:

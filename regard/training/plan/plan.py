@@ -45,9 +45,11 @@ class Plan:
     candidate: Candidate | None = None
     bound: str = ""  # what a larger model would be too large for
     data: list[str] = field(default_factory=list)  # facts about the data, in a few lines
+    advised: dict[str, Any] = field(default_factory=dict)  # also what was given by hand
 
     def choose(self, key: str, value: Any, reason: str) -> None:
         """Choose a setting, unless it was given or chosen before."""
+        self.advised.setdefault(key, value)
         if key not in self.request.by_hand and key not in self.settings and value is not None:
             self.settings[key], self.reasons[key] = value, reason
 
@@ -72,7 +74,8 @@ class Plan:
     def cost_of(self, size: dict[str, Any], model: dict[str, Any]) -> Cost:
         """The cost of a model with these settings, without teachers."""
         _, row, fixed = rows_of(self, size)
-        return cost_of(self.request.kind, model, fixed, row, self.by_muon)
+        frozen = self.get("train.freeze", model.get("encoder") == "efficientnet" and not self.request.gpu)
+        return cost_of(self.request.kind, model, fixed, row, self.by_muon, bool(frozen))
 
     @property
     def by_muon(self) -> bool:
@@ -141,9 +144,8 @@ def make_plan(request: Request) -> Plan:
                 plan.choose(key, value, "as measured for the built-in data")
         plan.steps = int(plan.get("train.steps"))
         return plan
-    facts = request.facts
-    for name, value in rules.choose_tokenizer(request.task, facts).items():
-        plan.choose(f"data.{name}", value, f"for {facts.characters:,} characters")
+    for name, value in rules.choose_tokenizer(request.task, request.facts).items():
+        plan.choose(f"data.{name}", value, f"for {request.facts.characters:,} characters")
     candidate = choose_size(plan)
     for name, value in candidate.settings.items():
         plan.choose(
@@ -153,7 +155,7 @@ def make_plan(request: Request) -> Plan:
         )
     plan.steps = choose_steps(plan, candidate)
     choose_rates(plan, candidate)
-    choose_precision(plan)
+    precision.choose_precision(plan)
     return plan
 
 
@@ -385,16 +387,3 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     plan.choose("train.save", plan.get("train.evaluate"), "as often as it is evaluated")
     if request.steps is None:
         plan.choose("train.patience", rules.choose_patience(passes), often)
-
-
-def choose_precision(plan: Plan) -> None:
-    """Choose bf16 on a CPU that is faster with it, and compiling if it saves more time than it takes."""
-    request = plan.request
-    if not precision.wants_bf16(request) or plan.cost.width < precision.narrowest(request.kind):
-        return
-    plan.choose("train.precision", "bf16", "which this processor multiplies faster")
-    seconds = None  # the clock decides
-    if plan.get("train.steps"):
-        seconds = plan.steps * step_seconds(request.machine or precision.USUAL, plan.cost, plan.batch)
-    compiled = "on" if precision.compiling_pays(request, seconds) else "off"
-    plan.choose("train.compile", compiled, f"which takes about {precision.COMPILING:.0f} s")

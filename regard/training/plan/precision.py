@@ -2,10 +2,14 @@
 
 import shutil
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from regard.training.plan import rules
 from regard.training.plan.sizes import Request
-from regard.training.plan.speed import Machine, known_machine
+from regard.training.plan.speed import Machine, known_machine, step_seconds
+
+if TYPE_CHECKING:
+    from regard.training.plan.plan import Plan
 
 STATIC = ("write", "fill", "restore", "see")  # batches of one shape
 NARROWEST = 64  # width; bf16 slows narrower models down, because converting takes longer than it saves
@@ -62,3 +66,16 @@ def startup(machine: Machine, compiled: bool) -> float:
     if not machine.gpu:
         return COMPILING if compiled else 1.0
     return 30.0 if compiled else 3.0
+
+
+def choose_precision(plan: "Plan") -> None:
+    """Choose bf16 on a CPU that is faster with it, and compiling if it saves more time than it takes."""
+    request = plan.request
+    if not wants_bf16(request) or plan.cost.width < narrowest(request.kind):
+        return
+    plan.choose("train.precision", "bf16", "which this processor multiplies faster")
+    seconds = None  # the clock decides
+    if plan.get("train.steps"):
+        seconds = plan.steps * step_seconds(request.machine or USUAL, plan.cost, plan.batch)
+    compiled = "on" if compiling_pays(request, seconds) else "off"
+    plan.choose("train.compile", compiled, f"which takes about {COMPILING:.0f} s")

@@ -20,6 +20,8 @@ def describe(plan: Plan) -> list[str]:
         f"  {read}; {limit_words(plan)}",
         f"  {rate_words(plan)}",
     ]
+    if words := odd_rate_words(plan):
+        lines.append(f"  {words}")
     if plan.bound:
         lines[0] += f"; size limited by {plan.bound}"
     if request.teaching.teachers:
@@ -104,6 +106,17 @@ def rate_words(plan: Plan) -> str:
     if plan.settings.get("train.precision"):
         parts.append(precision_words(plan))
     return ", ".join(parts)
+
+
+def odd_rate_words(plan: Plan) -> str:
+    """Say that the learning rate that was given is ten times the advised one or a tenth of it, or further."""
+    advised, rate = plan.advised.get("train.lr"), plan.request.by_hand.get("train.lr")
+    if not rate or not advised or plan.advised.get("train.optimizer") != plan.get("train.optimizer"):
+        return ""
+    if 0.1 < rate / advised < 10:
+        return ""
+    times = f"{rate / advised:.3g} times" if rate > advised else f"1/{advised / rate:.3g} of"
+    return f"learning rate {rate:g} is {times} the {advised:g} that is advised: little may be learned"
 
 
 def precision_words(plan: Plan) -> str:

@@ -8,7 +8,7 @@ from regard.models import MODELS
 from regard.training.plan import rules
 from regard.training.plan.facts import Facts
 from regard.training.plan.rules import Size
-from regard.training.plan.speed import Cost, Machine, working_speed
+from regard.training.plan.speed import Cost, Machine, work_seconds
 from regard.training.teacher import TEACHERS_SHARE
 
 SHARE = 0.93  # the share of the time for training; the rest are checkpoints, samples and waiting for data
@@ -109,8 +109,8 @@ def evaluation_seconds(request: Request, cost: Cost, units: float) -> float:
     machine = request.machine
     if machine is None:
         return 0.0
-    work = request.held * units * cost.flops / 3 / machine.processes
-    return (1 if request.advice.ema is None else 2) * work / working_speed(machine, cost, False)
+    times = 1 if request.advice.ema is None else 2
+    return times * work_seconds(machine, cost, request.held * units, False) / 3
 
 
 def scale_cost(cost: Cost, of: Size, to: Size, kind: str) -> Cost:

@@ -18,7 +18,7 @@ from regard.training.job import make_job
 from regard.training.plan import follow
 from regard.training.plan.facts import Facts, Side
 from regard.training.plan.plan import Plan, make_plan
-from regard.training.plan.report import describe
+from regard.training.plan.report import describe, odd_rate_words
 from regard.training.plan.sizes import Request
 from regard.training.plan.speed import known_machine
 
@@ -123,6 +123,30 @@ def test_what_is_given_stays_and_the_rest_follows() -> None:
     assert not {"model.dim", "model.depth", "model.heads"} & set(preset.settings)
 
 
+@pytest.mark.parametrize(
+    ("by_hand", "words"),
+    [
+        ({"train__lr": 0.4}, "100 times"),
+        ({"train__lr": 4e-5}, "1/100 of"),
+        ({"train__lr": 0.012}, None),
+        ({"train__lr": 0.4, "train__optimizer": "adamw"}, None),  # no rate is known for it
+        ({}, None),
+    ],
+)
+def test_a_rate_far_from_the_advised_one_is_named(by_hand: dict[str, Any], words: str | None) -> None:
+    """Muon learns a little even at 100 times the rate, so that nothing else would be said."""
+    said = odd_rate_words(one := plan("write", SHAKESPEARE, minutes=0.5, **by_hand))
+    assert (words is None) == (not said)
+    assert (words or "") in said
+    assert ("advised" in "\n".join(describe(one))) == bool(words)
+
+
+def test_a_rate_is_named_if_the_steps_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, settings = write_text(tmp_path / "a.txt"), TINY | {"train.lr": 10.0, "train.guard": False}
+    train("write", data, out=tmp_path / "run", steps=1, set=settings)
+    assert "advised" in capsys.readouterr().err
+
+
 def test_steps_that_are_given_need_no_machine() -> None:
     request = Request("translate", "transformer", {"train.steps": 500}, MULTI30K)
     chosen = make_plan(request)
@@ -152,9 +176,17 @@ def test_the_same_request_the_same_plan() -> None:
 
 def test_evaluations_take_their_part_of_the_time() -> None:
     """The more is evaluated on, the fewer evaluations and steps there are; a short run has one."""
+    size = {"model.dim": 64, "train.tokens": 1024}
     plans = [
         make_plan(
-            Request("write", "gpt", {"train.minutes": minutes}, SHAKESPEARE, known_machine("cpu2"), held=held)
+            Request(
+                "write",
+                "gpt",
+                size | {"train.minutes": minutes},
+                SHAKESPEARE,
+                known_machine("cpu2"),
+                held=held,
+            )
         )
         for minutes, held in ((3, 0.0), (3, 0.1), (3, 1.0), (0.2, 1.0))
     ]

@@ -1,6 +1,7 @@
 """The cost of models, and the time and memory of their steps."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,22 @@ from regard.runs import recipe
 from regard.training.plan import speed
 from regard.training.plan.speed import (
     PROCESS,
+    Cost,
     Row,
     cost_of,
+    cpu,
     known_machine,
     memory_of,
     step_seconds,
     this_machine,
+    work_seconds,
 )
 
 has_bf16 = speed.has_bf16  # runs of the other tests have another one
 GPT = {"dim": 48, "depth": 3, "heads": 3, "context": 32}
 
 
-def gpt_cost(muon: bool = False) -> speed.Cost:
+def gpt_cost(muon: bool = False) -> Cost:
     return cost_of("gpt", GPT, {"vocab": 61}, Row(32, [(1, 32)], 32), muon)
 
 
@@ -109,6 +113,31 @@ def test_as_measured_on_an_h200(
     h200, units = known_machine("h200"), batch * context
     assert 1000 * step_seconds(h200, cost, units, compiled=False) == pytest.approx(milliseconds, rel=0.15)
     assert memory_of(h200, cost, units, 65, muon=True) / 2**20 == pytest.approx(mebibytes, rel=0.1)
+
+
+def captioner_cost(zoom: int, frozen: bool = False) -> Cost:
+    settings = {"dim": 384, "depth": 2, "heads": 6, "context": 48, "encoder": "efficientnet", "zoom": zoom}
+    sizes = {"vocab": 4000, "size": 112, "channels": 3}
+    row = Row(1, [(1, 3, 112, 112), (1, 14)], 14)
+    return cost_of("captioner", settings, sizes, row, muon=False, frozen=frozen)
+
+
+def test_convolutions_are_slower_than_large_products() -> None:
+    """EfficientNet-lite0 has 385 M products forward at 224 pixels (Tan & Le 2019). One core of 95.5 GFLOP/s
+    took 0.11 s for a picture, forward and back."""
+    cost, core = captioner_cost(2), cpu("core", 95.5e9, 8e9)
+    assert cost.convolved == pytest.approx(3 * 2 * 385e6, rel=0.05)
+    assert cost.convolutions == 49
+    assert captioner_cost(2, frozen=True).convolved == pytest.approx(cost.convolved / 3)
+    assert captioner_cost(1).convolved < cost.convolved / 2
+    seconds = work_seconds(core, cost, 8, False)
+    assert seconds == pytest.approx(0.90, rel=0.3)
+    small = {"dim": 64, "depth": 1, "heads": 2, "encoder": "cnn"}
+    sizes = {"vocab": 4000, "size": 112, "channels": 3}
+    assert cost_of("captioner", small, sizes, Row(1, [(1, 3, 112, 112), (1, 14)], 14), False).convolved == 0
+    h200 = known_machine("h200")
+    plain = replace(cost, convolved=0.0, convolutions=0, body=cost.body + cost.convolved)
+    assert step_seconds(h200, cost, 64, False) > 4 * step_seconds(h200, plain, 64, False)
 
 
 def test_known_machines() -> None:
