@@ -120,22 +120,24 @@ class PagedBeams:
         beams = np.concatenate([np.arange(b * K, b * K + K) for b in places])
         at, first, several = (send(x) for x in (np.array(places), np.repeat(places, K) * K, beams))
         lengths = np.array([len(text.ids) - 1 for text in texts], np.int32)
-        b, steps = self.beams, self.runner.steps
-        b.tables[several] = b.own[0, several]
+        state, steps = self.beams, self.runner.steps
+        state.tables[several] = state.own[0, several]
         self.source_lengths[several] = send(
             np.repeat([text.source_length for text in texts], K).astype(np.int32)
         )
         self.read(places, texts)
-        b.ids[several] = send(np.repeat([text.ids[-1] for text in texts], K).astype(np.int32))
+        state.ids[several] = send(np.repeat([text.ids[-1] for text in texts], K).astype(np.int32))
         # All beams of a sentence begin with the prompt that its first one has read.
         positions = send(np.repeat(lengths, K))
-        b.tables[several], pages = follow_beams(b.tables[first], b.own[:, several], positions, PAGE)
+        state.tables[several], pages = follow_beams(
+            state.tables[first], state.own[:, several], positions, PAGE
+        )
         steps.kernels.copy_pages(steps.keys, steps.values, *pages)
-        b.positions[several] = positions
-        b.sums[at], b.scores[at] = -math.inf, -math.inf
-        b.sums[at, 0] = 0.0  # at first, all beams are the same
-        b.texts[at], b.finished[at] = NO_TOKEN, NO_TOKEN
-        b.steps[at], b.over[at] = 0, False
+        state.positions[several] = positions
+        state.sums[at], state.scores[at] = -math.inf, -math.inf
+        state.sums[at, 0] = 0.0  # at first, all beams are the same
+        state.texts[at], state.finished[at] = NO_TOKEN, NO_TOKEN
+        state.steps[at], state.over[at] = 0, False
 
     def read(self, places: Sequence[int], texts: Sequence[Text]) -> None:
         """Read prompts, except their last tokens, into the pages of each sentence's first beam."""

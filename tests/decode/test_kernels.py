@@ -247,8 +247,8 @@ def test_wide_products(fused, gated, large, monkeypatch):
         if DEVICE.type == "cpu":  # numpy's products round by their shapes
             continue
         for rows in ([3], [196], list(range(50, 60))):
-            some = args if gated else (w, b, residual[rows].contiguous())
-            assert torch.equal(getattr(fused, ours)(x[rows], *some), result[rows]), (M, K, rows)
+            own = args if gated else (w, b, residual[rows].contiguous())
+            assert torch.equal(getattr(fused, ours)(x[rows], *own), result[rows]), (M, K, rows)
 
 
 def test_normalize(fused):
@@ -329,8 +329,8 @@ def test_programs_share_chunks(fused, monkeypatch):
         k, v = k_pages.clone(), v_pages.clone()
         alone = fused.paged_attention(q, k, v, tables, lengths, None, 200)
         results.append([alone, fused.write_and_attend(qkv, k, v, tables, positions), k, v])
-    for others in zip(*results, strict=True):
-        assert all(torch.equal(other, others[0]) for other in others)
+    for first, *more in zip(*results, strict=True):
+        assert all(torch.equal(first, result) for result in more)
     torch.testing.assert_close(
         results[0][0], plain.paged_attention(q, k_pages, v_pages, tables, lengths, None, 200)
     )
