@@ -9,7 +9,7 @@ D width, d width of a head.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -257,11 +257,20 @@ def multiply(x: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y.add_(bias)
 
 
-def next_logits(model: Any, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+class Stepping(Protocol):
+    """A model, or what takes its place, that reads one more token of each row."""
+
+    def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+
+def next_logits(model: Stepping, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
     """`model.step`, where the output layer's product is a fast one, too, if those of the blocks are."""
     is_fast = isinstance(state, State) and isinstance(state.run, CPUStack)
-    kind = type(model)
-    if not is_fast or (kind.step, kind.logits) != (LanguageModel.step, LanguageModel.logits):
-        logits, state = model.step(ids, state)
-        return logits, state
+    if not is_fast or not isinstance(model, LanguageModel) or not is_plain(type(model)):
+        return model.step(ids, state)
     return multiply(model.decode(ids, state)[:, -1], model.output, model.output_bias), state
+
+
+def is_plain(kind: type[LanguageModel]) -> bool:
+    """Whether a class has no step or logits of its own."""
+    return kind.step is LanguageModel.step and kind.logits is LanguageModel.logits
