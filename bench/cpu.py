@@ -2,6 +2,7 @@
 
     python bench/cpu.py [ROW ...] [--repeat 3] [--seconds 5] [--threads N] [--small]
     python bench/cpu.py shortlist --run RUN --pairs test.en test.de
+    python bench/cpu.py smollm2 --gguf FILE
 
 Models have random weights, but for the row `shortlist` with a run, whose BLEU is printed, too. Contenders run
 in turns and with the same number of threads, each in a process of its own: the threads of CTranslate2, which
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ import regard
 from regard.bench.folders import gpt_run, letters, transformer_run
 from regard.bench.measure import Job, Options, Row, measure, repeated, run
 from regard.convert.export import import_extra
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.decode.shortlist import SHORTLIST, make_shortlist
 from regard.models import GPTConfig
 from regard.runs.export import export
@@ -146,7 +150,12 @@ def translate_row(beams: int, options: Options) -> Row:
 
         return repeated(translate, options)
 
+    def student() -> Job:
+        deep = transformer_run(options.scratch / "deep", options.size("deep", "tiny"), tokenizer)
+        return ask_job(deep, "int8", texts, new, beams, options)
+
     contenders: dict[str, Callable[[], Job]] = {f"regard {d}": partial(ours, d) for d in PRECISIONS}
+    contenders["regard int8, 12 + 1"] = student  # the shape of a distilled student
     return Row("tokens", contenders | {f"CTranslate2 {d}": partial(engine, d) for d in ("float32", "int8")})
 
 
@@ -192,6 +201,32 @@ def scored_job(run: Path, pairs: list[str], dtype: str, shortlist: bool) -> Job:
     return translate
 
 
+def smollm_row(file: Path | None, options: Options) -> Row:
+    """128 tokens after 32, greedy, by a quantised GGUF file of a Llama, such as SmolLM2's."""
+    if file is None:
+        raise FileNotFoundError("give --gguf FILE")
+    ids, new = list(range(1000, 1032)), options.size(128, 6)
+
+    def ours() -> Job:
+        model: Any = regard.load(file, "cpu").model
+        sampling = Sampling(temperature=0, max_new_tokens=new)
+        return repeated(lambda: float(sum(1 for _ in generate(model, [ids], sampling))), options)
+
+    def llama_cpp() -> Job:
+        library, threads = import_extra("llama-cpp-python", "llama_cpp"), torch.get_num_threads()
+        model = library.Llama(
+            str(file), n_threads=threads, n_threads_batch=threads, n_ctx=1024, verbose=False
+        )
+
+        def write() -> float:
+            model.reset()
+            return float(sum(1 for _ in islice(model.generate(ids, temp=0.0, top_k=1), new)))
+
+        return repeated(write, options)
+
+    return Row("tokens", {"llama-cpp-python": llama_cpp, "regard": ours})
+
+
 def start_row(options: Options) -> Row:
     """Whole commands, from the shell to the answer; a rate is commands per second."""
     run, text = gpt_run(options.scratch / "start", *options.size(("tiny", 1000), ("pico", 97)))
@@ -223,6 +258,7 @@ ROWS: dict[str, Callable[[Options], Row]] = {
     "greedy": partial(translate_row, 1),
     "beam-4": partial(translate_row, 4),
     "shortlist": partial(shortlist_row, None, []),
+    "smollm2": partial(smollm_row, None),
     "start": start_row,
 }
 
@@ -271,6 +307,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--run", type=Path, help="a translator with a shortlist, for the row shortlist")
     parser.add_argument("--pairs", nargs="+", default=[], metavar="FILE", help="pairs that it translates")
+    parser.add_argument("--gguf", type=Path, help="the file of the row smollm2")
     parser.add_argument("--small", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--contender", help=argparse.SUPPRESS)  # which this process is
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
@@ -286,19 +323,23 @@ def main() -> None:
             torch.device("cpu"), repeat=o.repeat, seconds=o.seconds, small=o.small, scratch=scratch
         )
         rows = ROWS | {"shortlist": partial(shortlist_row, o.run, o.pairs)}
+        rows["smollm2"] = partial(smollm_row, o.gguf)
         if o.contender:
             answer_requests(rows[o.rows[0]](options).contenders[o.contender], options)
         else:
-            print(json.dumps({name: compare(name, rows[name], options) for name in o.rows or ROWS}))
+            known = [name for name in ROWS if name != "smollm2" or o.gguf]
+            print(json.dumps({name: compare(name, rows[name], options, o.gguf) for name in o.rows or known}))
 
 
-def compare(name: str, build_row: Callable[[Options], Row], options: Options) -> dict[str, float]:
+def compare(
+    name: str, build_row: Callable[[Options], Row], options: Options, gguf: Path | None
+) -> dict[str, float]:
     """Measure the contenders of a row, and print and return their rates."""
     row = build_row(replace(options, scratch=options.scratch / name))
     with ExitStack() as stack:
         if name not in ("start", "shortlist"):  # whose contenders are commands, or only ours
             words = [name, "--seconds", str(options.seconds), "--threads", str(torch.get_num_threads())]
-            words += ["--small"] * options.small
+            words += ["--small"] * options.small + (["--gguf", str(gguf)] if gguf else [])
             contenders: dict[str, Callable[[], Job]] = {
                 one: partial(
                     in_own_process, stack, [*words, "--contender", one], options.scratch / name / one

@@ -1,8 +1,10 @@
 """Measure training speed: our full loop and nanoGPT's, same sizes, in turns on one machine.
 
-    python bench/train.py [--size tiny|mini|gpt2] [--nanogpt FOLDER] [--set train.precision=bf16]...
+    python -m bench.train [--size tiny|mini|gpt2] [--nanogpt FOLDER] [--set train.precision=bf16]...
 
-FOLDER is a checkout of nanoGPT (its model.py is used unchanged); without it only our own rates are printed.
+FOLDER is a checkout of nanoGPT (its model.py is used unchanged). Without it the peer on a CPU is a plain
+float32 loop like its (bench/plain_gpt.py). Ratios by the processor's clock, too, as a busy machine changes
+them less.
 Prints one JSON line at the end.
 """
 
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from bench.plain_gpt import plain_training
 
 from regard.bench.measure import Options
 from regard.bench.peers import nanogpt_training
@@ -74,22 +77,30 @@ def main() -> None:
         loops["nanogpt"] = nanogpt_training(
             options.size, tokens, batch, Options(device, nanogpt=Path(options.nanogpt))
         )
+    elif device.type == "cpu":
+        loops["plain"] = plain_training(GPTConfig.PRESETS[options.size], vocab, tokens, batch)
     times: dict[str, list[float]] = {name: [] for name in loops}
+    processor: dict[str, list[float]] = {name: [] for name in loops}
     for step in loops.values():
         for _ in range(5):
             step()
     for _ in range(options.rounds):  # in turns, under the same conditions
         for name, step in loops.items():
             synchronize(device)
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             for _ in range(steps):
                 step()
             synchronize(device)
+            processor[name].append((time.process_time() - used) / steps)
             times[name].append((time.perf_counter() - start) / steps)
     per_step = batch * GPTConfig.PRESETS[options.size]["context"]
     rates = {name: per_step / statistics.median(step_times) for name, step_times in times.items()}
+    work = {name: statistics.median(step_times) for name, step_times in processor.items()}
     for name, rate in rates.items():
-        against = f"  {rate / rates['nanogpt']:.2f}x nanoGPT" if "nanogpt" in rates else ""
+        peer = next((one for one in ("nanogpt", "plain") if one in rates), name)
+        against = (
+            f"  {rate / rates[peer]:.2f}x {peer}, {work[peer] / work[name]:.2f}x by the processor's clock"
+        )
         print(f"{name:14} {rate:12,.0f} tokens/s{against}")
     print(
         json.dumps(

@@ -9,7 +9,7 @@ D width, d width of a head.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,13 @@ from regard.core.cache import KeysValues, KVCache, Mask, State, over_keys
 from regard.core.layers import Stack, SwiGLU
 from regard.core.positions import Positions, Rotation, rotate
 from regard.decode.blocks import find_decoder, is_observed
-from regard.quantize.weights import SmallWeight
+from regard.models.base import LanguageModel
+from regard.quantize.weights import SmallWeight, has_op
 
 LEAST_ROOM = 32  # positions
+LARGE = 2**18  # numbers of a weight: for smaller ones, plain products are as fast
+FEW_ROWS = 4  # that W xᵀ is faster for
+HAS_ONEDNN = has_op("mkldnn._linear_pointwise")
 
 
 def speed_up(model: object, state: object) -> None:
@@ -238,8 +242,35 @@ def products(*layers: nn.Linear) -> Callable[[Tensor], list[Tensor]]:
 
 
 def multiply(x: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
-    """F.linear; for one row, the product with a vector, which is faster."""
-    if len(x) > 1:
+    """F.linear of a few rows x (M, K) and a weight (N, K), by the fastest of torch's products.
+
+    BLAS reads a weight at half of the memory's speed for one row, in one thread, and twice for two. Of the
+    transposed product W xᵀ it computes two columns at once, in all threads; oneDNN is best for more.
+    """
+    M, (N, K) = len(x), W.shape
+    if isinstance(W, SmallWeight) or not HAS_ONEDNN or N * K < LARGE or W.dtype != torch.float32:
         return F.linear(x, W, bias)
-    y = torch.mv(W, x[0]) if bias is None else torch.addmv(bias, W, x[0])
-    return y[None]
+    if M > FEW_ROWS or K > N:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, W, bias, "none", [], "")
+        return y
+    y = torch.mm(W, (x if M > 1 else torch.cat([x, x])).t())[:, :M].t().contiguous()  # (M, N)
+    return y if bias is None else y.add_(bias)
+
+
+class Stepping(Protocol):
+    """A model, or what takes its place, that reads one more token of each row."""
+
+    def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+
+def next_logits(model: Stepping, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+    """`model.step`, where the output layer's product is a fast one, too, if those of the blocks are."""
+    is_fast = isinstance(state, State) and isinstance(state.run, CPUStack)
+    if not is_fast or not isinstance(model, LanguageModel) or not is_plain(type(model)):
+        return model.step(ids, state)
+    return multiply(model.decode(ids, state)[:, -1], model.output, model.output_bias), state
+
+
+def is_plain(kind: type[LanguageModel]) -> bool:
+    """Whether a class has no step or logits of its own."""
+    return kind.step is LanguageModel.step and kind.logits is LanguageModel.logits

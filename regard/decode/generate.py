@@ -18,6 +18,7 @@ import torch
 
 from regard.cancel import check_cancelled
 from regard.decode.buffers import Text
+from regard.decode.cpu_steps import next_logits
 from regard.decode.lookup import Guesses
 from regard.decode.prompts import Source, Writer, fit_context, read_rows, source_key
 from regard.decode.runner import Runner
@@ -164,7 +165,7 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
                 length += 1
             else:
                 last = torch.tensor([w[-1:] for w in windows], device=device)  # (B, 1)
-                logits, state = model.step(last, state)
+                logits, state = next_logits(model, last, state)
                 length += 1
             uniform = draw_uniform([generators[row] for row in live])
             rules = [job.rules[row] for row in live]

@@ -12,10 +12,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard.core.cache import Mask
-from regard.decode.cpu_steps import speed_up
+from regard.decode.cpu_steps import multiply, speed_up
 from regard.errors import UserError
 from regard.files.tensors import read_tensors, write_tensors
 from regard.models.base import EncoderDecoder
@@ -110,7 +109,7 @@ class ShortlistWriter(nn.Module):
 
     def _logits(self, ids: Tensor, state: ShortState) -> Tensor:
         x = self.model.decode(ids, state.inner)[:, -1]  # (B, D)
-        logits = F.linear(x, state.weight, state.bias)  # (B, n)
+        logits = multiply(x, state.weight, state.bias)  # (B, n)
         return logits.masked_fill_(~state.allowed, -math.inf)
 
 

@@ -18,6 +18,8 @@ from torch.nn import functional as F
 
 GROUP = 32  # inputs whose four-bit weights share a scale, as in most GGUF files
 ROWS = 16  # torch's kernel computes this many outputs at a time
+AT_ONCE = 64  # outputs that are packed at once: whole blocks of torch's kernel, in little memory
+CACHED = 2**23  # integers of a weight that is read from the processor's cache the second time
 HALF = 8  # a four-bit weight counts from here
 SHRINK = (1.0, 0.95, 0.9, 0.85)  # ranges of a group that are tried: a narrower one has finer steps
 PLAIN = {"shape", "dtype", "device", "requires_grad", "is_leaf", "grad", "grad_fn", "ndim", "layout"}
@@ -334,7 +336,7 @@ def multiply_int8_fast(x: Tensor, packed: Any) -> Tensor:
 def multiply_unpacked(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
     """x Wᵀ of such inputs, slower than packed ones, but without a second copy of the integers."""
     x, W = x.round().to(torch.int8), q.t()
-    few = len(x) <= 2  # a row at a time is faster then
+    few = len(x) <= 2 and W.numel() <= CACHED  # a row at a time is faster then
     y = torch.cat([torch._int_mm(row, W) for row in x.split(1)]) if few else torch._int_mm(x, W)
     return y.float().mul_(scale)
 
@@ -343,10 +345,13 @@ def pack_int4(q: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     scales = scales.transpose(0, 1).contiguous()  # (G, N, 2)
     if not HAS_INT4:
         return split_nibbles(q), scales
-    missing = -len(q) % ROWS
-    integers = F.pad(split_nibbles(q), (0, 0, 0, missing)).int()
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers, 1)
-    return packed, F.pad(scales, (0, 0, 0, missing)).contiguous()
+    if missing := -len(q) % ROWS:
+        q, scales = F.pad(q, (0, 0, 0, missing)), F.pad(scales, (0, 0, 0, missing)).contiguous()
+    packed = torch.empty_like(q)
+    for i in range(0, len(q), AT_ONCE):  # the kernel packs integers of 32 bits
+        integers = split_nibbles(q[i : i + AT_ONCE]).int()
+        packed[i : i + AT_ONCE] = torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers, 1)
+    return packed, scales
 
 
 def to_float(y: Tensor, bias: Tensor | None) -> Tensor:

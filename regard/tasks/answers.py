@@ -3,11 +3,13 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from regard.decode.beam import NO_TOKEN, Hypothesis, beam_search
+from regard.decode.cpu_steps import next_logits
 from regard.decode.generate import Stopper, generate
 from regard.decode.paged_beam import search_by_runner
 from regard.decode.prompts import Source, Writer, read_rows
@@ -127,7 +129,7 @@ def search_beams(
     with torch.inference_mode():
         logits, state = read_rows(model, prompts, sources)
     hypotheses = beam_search(
-        model.step,
+        partial(next_logits, model),
         logits,
         state,
         beams=beams,

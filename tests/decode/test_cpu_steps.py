@@ -1,5 +1,6 @@
 """Steps on a CPU in fewer operations are those of the blocks."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from helpers.decoders import MODEL_KINDS, PROMPTS, SOURCES, build
-from regard.decode.cpu_steps import RoomyKVCache, speed_up
+from regard.decode import cpu_steps
+from regard.decode.cpu_steps import RoomyKVCache, multiply, next_logits, speed_up
 from regard.decode.prompts import read_rows
 from regard.describe.watch import watch
 from regard.quantize.model import PRECISIONS, quantize_model
@@ -23,7 +25,8 @@ def steps(model: Any, fast: bool) -> torch.Tensor:
         state.run = None
     logits = []
     for ids in ([7, 8, 9], [1, 2, 3], [5, 5, 5], [4, 1, 2]):
-        logits.append(model.step(torch.tensor(ids)[:, None], state)[0])
+        step = partial(next_logits, model) if fast else model.step
+        logits.append(step(torch.tensor(ids)[:, None], state)[0])
         state.reorder(torch.tensor([2, 0, 1]))
     return torch.stack(logits)
 
@@ -32,6 +35,30 @@ def steps(model: Any, fast: bool) -> torch.Tensor:
 @torch.inference_mode()
 def test_steps_are_those_of_the_blocks(kind: str) -> None:
     assert_close(steps(build(kind), True), steps(build(kind), False), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", MODEL_KINDS)
+@torch.inference_mode()
+def test_steps_with_the_products_of_large_weights(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_steps, "LARGE", 1)
+    assert_close(steps(build(kind), True), steps(build(kind), False), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 19])
+@pytest.mark.parametrize("shape", [(523, 517), (307, 1031)], ids=["more outputs", "more inputs"])
+@pytest.mark.parametrize("biased", [False, True])
+@torch.inference_mode()
+def test_products_of_a_few_rows(
+    rows: int, shape: tuple[int, int], biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, W, b = torch.randn(rows, shape[1]), torch.randn(shape), torch.randn(shape[0]) if biased else None
+    expected = nn.functional.linear(x.double(), W.double(), None if b is None else b.double())
+    assert shape[0] * shape[1] >= cpu_steps.LARGE
+    for has in (cpu_steps.HAS_ONEDNN, False):
+        monkeypatch.setattr(cpu_steps, "HAS_ONEDNN", has)
+        y = multiply(x, W, b)
+        assert y.is_contiguous()
+        assert_close(y.double(), expected, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)

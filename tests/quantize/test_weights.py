@@ -1,12 +1,14 @@
 """Weights in fewer bits: products, embeddings, and what torch sees of them."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.quantize import weights
 from regard.quantize.weights import WEIGHTS, Int4Weight, Int8Weight
@@ -108,6 +110,30 @@ def test_fast_products_are_the_plain_ones() -> None:
             x, weights.split_nibbles(small.parts[0]), small.parts[1].transpose(0, 1)
         )
         assert relative_error(fast, plain) < 0.01  # of a sum, the terms are in bfloat16
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that operations return."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **kwargs or {})
+        self.bytes = max(self.bytes, getattr(result, "nbytes", 0))
+        return result
+
+
+@pytest.mark.skipif(not weights.HAS_INT4, reason="this torch has no product of four-bit integers")
+@pytest.mark.parametrize("N", [1024, 1000, 80])
+def test_packing_needs_no_larger_copy(N: int) -> None:
+    """Pieces are packed as the whole is, whose integers in 32 bits would take eight times its size."""
+    q = torch.randint(256, (N, 64), dtype=torch.uint8)
+    scales = torch.randn(N, 4, 2).bfloat16()
+    with LargestTensor() as largest:
+        packed, _ = weights.pack_int4(q, scales)
+    assert largest.bytes <= max(packed.nbytes, weights.AT_ONCE * 64 * 2 * 4)
+    integers = F.pad(weights.split_nibbles(q), (0, 0, 0, -N % weights.ROWS)).int()
+    assert torch.equal(packed, torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers, 1))
 
 
 def test_unusual_numbers() -> None:
