@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from io import BufferedRandom
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.archives import file_size
+from regard.data.archives import file_size, split_path
 from regard.data.documents import choose_texts, list_documents, reiterable_chunks, text_size
 from regard.data.encoding import (
     DataConfig,
@@ -26,6 +26,7 @@ from regard.data.encoding import (
     texts_to_learn_from,
     tokenizer_for,
 )
+from regard.data.memory import is_memory
 from regard.data.reading import describe_guesses, read_together
 from regard.data.remote import fetch, is_remote, list_remote, remote_size
 from regard.data.shard import Shard
@@ -33,7 +34,7 @@ from regard.data.splitting import use_splits
 from regard.data.streams import Stream
 from regard.draw.terminal import progress
 from regard.errors import UserError, first_line, os_reason
-from regard.files.atomic import atomic_folder, is_missing, write_text
+from regard.files.atomic import as_private_as, atomic_folder, is_missing, write_text
 from regard.files.regular import check_name
 from regard.files.untrusted import parse_json, read_json, read_text
 from regard.text.tokenizer import Tokenizer
@@ -210,7 +211,8 @@ def prepare(
     train it and to encode them. So the memory does not depend on their size: some hundred megabytes for each
     core, and the memory of the tokenizer's trainer, which reads no more than `encoding.LEARNED` says. Only
     standard input and pipes, which can be read once, are held, and a few numbers for each document. The
-    ids are the same as for whole texts. The folder appears at `out` only when it is complete.
+    ids are the same as for whole texts. The folder appears at `out` only when it is complete, and is as
+    private as the texts.
     """
     out = Path(os.path.abspath(out))
     check_name(out)
@@ -223,7 +225,11 @@ def prepare(
             print(f"{target}: prepared already; delete it to prepare it again", file=sys.stderr)
             report_parts(out, part[1])
             return earlier
-        with atomic_folder(target, "--out") as draft, read_together(config) as reading:
+        with (
+            as_private_as(_named_files([*paths, *valid_paths])),
+            atomic_folder(target, "--out") as draft,
+            read_together(config) as reading,
+        ):
             own, first, request, valid_paths = choose_files(paths, valid_paths, config, part)
             if own != first:  # they are part of the first part
                 config, valid_paths = replace(config, holdout=0 if valid_paths else config.holdout), ()
@@ -244,6 +250,14 @@ def prepare(
             f"{out}: cannot be written ({os_reason(error)}); free space or choose another folder"
         ) from None
     return about
+
+
+def _named_files(paths: Iterable[str]) -> Iterator[Path]:
+    """The files and folders on this machine that paths name, and everything in the folders."""
+    for path in (Path((split_path(path) or (path,))[0]) for path in paths if not is_memory(path)):
+        if path.exists():
+            yield path
+            yield from (inner for inner in path.rglob("*") if inner.exists())
 
 
 def choose_files(
@@ -314,7 +328,7 @@ def join_parts(out: Path, count: int) -> int:
         return count - len(there)
     texts = {name: read_text(out / name / INDEX, MAX_INDEX) for name in names}
     indexes = {name: read_json(out / name / INDEX, limit=MAX_INDEX) for name in names}
-    first = indexes[names[0]]
+    first, like = indexes[names[0]], out / names[0] / INDEX
     sizes = next((about["sizes"] for about in indexes.values() if "sizes" in about), None)
     for name, about in indexes.items():
         about.setdefault("sizes", sizes)  # earlier versions wrote none
@@ -324,7 +338,7 @@ def join_parts(out: Path, count: int) -> int:
                     f"{out / name}: prepared from other files or with other settings than {names[0]}; "
                     "delete it, and prepare it again"
                 )
-    write_text(out / "tokenizer.json", read_text(out / names[0] / "tokenizer.json", MAX_INDEX))
+    write_text(out / "tokenizer.json", read_text(like.with_name("tokenizer.json"), MAX_INDEX), like)
     index: dict[str, Any] = {
         "version": VERSION_OF_PARTS,
         "tokenizer": first["tokenizer"],
@@ -334,7 +348,7 @@ def join_parts(out: Path, count: int) -> int:
         keys = ("documents", "bytes", "tokens")
         index[side] = {key: sum(about[side][key] for about in indexes.values()) for key in keys}
     index["parts"] = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-    write_text(out / INDEX, json.dumps(index, indent=1) + "\n")
+    write_text(out / INDEX, json.dumps(index, indent=1) + "\n", like)
     return 0
 
 

@@ -2,10 +2,13 @@
 
 import contextlib
 import errno
+import functools
+import operator
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,29 @@ from regard.files.locks import LOCK, check_unlocked, is_at, lock_folder, release
 DRAFT = ".partial"  # in a folder that exists already
 OF_DISKS = "lost+found"  # what an empty disk contains
 
+_denied: ContextVar[int] = ContextVar("denied", default=0)  # bits of the mode that new files don't get
+
+
+@contextlib.contextmanager
+def as_private_as(paths: Iterable[Path]) -> Iterator[None]:
+    """Make new files and folders readable only for those who can read every one of these files."""
+    before = _denied.set(_denied.get() | functools.reduce(operator.or_, map(_denied_by, paths), 0))
+    try:
+        yield
+    finally:
+        _denied.reset(before)
+
+
+def _denied_by(path: Path) -> int:
+    """The bits of the classes, group and others, that can't read a file or can't reach it in its folder."""
+    readable, reachable = path.stat().st_mode, path.parent.stat().st_mode
+    return sum(0o7 << shift for shift in (0, 3) if not (readable >> shift & 0o4 and reachable >> shift & 0o1))
+
+
+def _deny(path: Path) -> None:
+    if _denied.get():  # else nothing is touched
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_denied.get())
+
 
 # Files
 
@@ -23,8 +49,8 @@ OF_DISKS = "lost+found"  # what an empty disk contains
 def atomic_file(path: Path, like: Path | None = None) -> Iterator[Path]:
     """Yield a temporary path to write to. It replaces `path` on success and is removed after an error.
 
-    The mode of an existing file is kept; a new one gets that of the file `like`, if there is one. Processes
-    that write the same file wait for each other.
+    The mode of an existing file is kept; a new one gets that of the file `like`, if there is one, or what
+    the umask and `as_private_as` leave. Processes that write the same file wait for each other.
     """
     partial = path.with_name(f".{path.name}.partial")
     with name_errors(path):
@@ -37,7 +63,7 @@ def _write_and_rename(path: Path, partial: Path, like: Path | None) -> Iterator[
         mode = stat.S_IMODE(known.stat().st_mode)
     except FileNotFoundError:
         mode = None
-    handle = _create_locked(partial)
+    handle = _create_locked(partial, 0o666 & ~_denied.get() if mode is None else 0o600)
     try:
         if mode is not None:  # from the first byte on: its content may be private
             os.fchmod(handle, mode | stat.S_IRUSR | stat.S_IWUSR)
@@ -54,12 +80,12 @@ def _write_and_rename(path: Path, partial: Path, like: Path | None) -> Iterator[
     flush(path.parent)
 
 
-def _create_locked(path: Path) -> int:
+def _create_locked(path: Path, mode: int) -> int:
     """Create a file and lock it, once no other process writes to it; return its handle."""
     while True:
         is_new = True
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
             is_new = False
             try:
@@ -126,6 +152,9 @@ class Draft:
 
     def publish(self, last: str = "") -> None:
         """Flush the draft and give it its name; in a folder that existed, the file `last` is the last one."""
+        if _denied.get():
+            for path in (p for p in self.path.rglob("*") if not p.name.startswith(LOCK)):
+                _deny(path)
         flush_tree(self.path)
         with _explain(self.folder, self.argument):
             if self.path.parent == self.folder:
@@ -171,6 +200,7 @@ def new_folder(folder: Path, argument: str = "DIR") -> Iterator[Draft]:
         for path in leftovers:
             remove(path)
         draft.path.mkdir(exist_ok=True)
+        _deny(draft.path)  # what other libraries write into it is out of reach
         try:
             yield draft
         finally:

@@ -14,7 +14,7 @@ from regard.convert.huggingface.hub import HUB
 from regard.convert.model_card import CardFacts, small_card
 from regard.describe.export import as_exported
 from regard.errors import UserError
-from regard.files.atomic import new_folder
+from regard.files.atomic import as_private_as, new_folder
 from regard.files.tensors import write_tensors
 from regard.quantize.model import PRECISIONS, dequantize_model, is_quantized, quantized_tensors
 from regard.runs.folder import write_model_files
@@ -34,7 +34,8 @@ def export(
     `hf` is Hugging Face's layout, which `load` reads, too. With a `dtype` of fewer bits than float32, it is a
     folder for `load` alone, or a GGUF file. `license` is the hub's name of a licence, such as apache-2.0, for
     the model's card; by default it is the licence on the card of the model that it was trained from. Weights
-    of fewer bits are written as they were loaded: load a GGUF file in float32 to write what it holds.
+    of fewer bits are written as they were loaded: load a GGUF file in float32 to write what it holds. What is
+    written is as private as the model's own files.
     """
     if to not in EXPORTS:
         raise UserError(f"to={to} is not known; known are {', '.join(EXPORTS)}")
@@ -72,7 +73,8 @@ def export(
         card=card_facts(model, Path(folder).name, license),
         dtype=dtype,
     )
-    return EXPORTS[to](folder, request)
+    with as_private_as(model.weight_files):
+        return EXPORTS[to](folder, request)
 
 
 def export_small(model: Model, folder: Path, dtype: str, license: str | None) -> str:
@@ -81,7 +83,7 @@ def export_small(model: Model, folder: Path, dtype: str, license: str | None) ->
         raise UserError(f"{model.folder}: dtype={dtype} is for models that were trained here; leave it out")
     card = small_card(model.task.config.name, dtype, card_facts(model, folder.name, license))
     tensors = quantized_tensors(model.model, dtype)
-    with new_folder(folder, "DIR") as draft:
+    with as_private_as(model.weight_files), new_folder(folder, "DIR") as draft:
         write_model_files(draft.path, model.model, model.task, str(model.kind), model.generation)
         write_tensors(draft.path / WEIGHTS, tensors)
         (draft.path / CARD).write_text(card, encoding="utf-8")

@@ -75,6 +75,7 @@ def load(
         from regard.runs.adapter import merge_adapter  # imports other formats
 
         merge_adapter(model.model, Path(adapter))
+        model.adapter = Path(adapter)
     set_precision(model, str(dtype).removeprefix("torch."))
     return model
 

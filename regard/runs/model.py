@@ -12,6 +12,9 @@ from regard import errors
 from regard.data.memory import encode_if_image, is_pillow_image, list_inputs, name_data
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
+from regard.files.regular import list_matching
+from regard.files.untrusted import read_json
+from regard.runs.layout import BASE
 from regard.runs.score import score_model
 from regard.tasks import Answer, Request, Task
 from regard.text.tokenizer import Tokenizer
@@ -48,6 +51,7 @@ class Model:
         self.kind = kind  # its name in MODELS
         self.dtype = "auto"  # the precision that it was loaded in
         self.step: int | None = None  # the step of its run, if it is not the final model
+        self.adapter: Path | None = None  # that `load` has added
 
     def __repr__(self) -> str:
         weights, device = (
@@ -57,6 +61,17 @@ class Model:
         where = "" if self.folder is None else f" {self.folder}"
         at = "" if self.step is None else f" at step {self.step:,}"
         return f"<Model{where}{at}: {self.kind}, {weights:,} weights, for {self.task.config.name}, {device}>"
+
+    @property
+    def weight_files(self) -> list[Path]:
+        """The files that it was loaded from, as far as they are still there."""
+        files: list[Path] = []
+        folders = [path for path in (self.folder, self.adapter) if path is not None]
+        for path in folders:  # the list grows
+            files += [path] if path.is_file() else list_matching(path, "*.safetensors")
+            if (path / BASE).is_file() and (base := Path(str(read_json(path / BASE).get("path")))).exists():
+                folders.append(base)
+        return files
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -122,7 +137,9 @@ class Model:
 
         embeddings(self.model)  # raises an error if it has none
         task = WordsTask(WordsTaskConfig(name="words"), self.tokenizer, 1)
-        return Model(self.model, task, dict(task.generation), self.folder, self.kind)
+        words = Model(self.model, task, dict(task.generation), self.folder, self.kind)
+        words.adapter = self.adapter
+        return words
 
     def request(self, text: Any, options: dict[str, Any]) -> Request:
         """Make a request of texts and options of `ask`, checked; other options are the model's defaults."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.draw.picture import Picture
 from regard.errors import UserError, suggest
-from regard.files.atomic import is_missing
+from regard.files.atomic import as_private_as, is_missing
 from regard.files.tensors import read_tensors, write_tensors
 from regard.files.untrusted import parse_json
 from regard.tracing.names import attention_sides
@@ -105,7 +105,8 @@ class Trace:
         about = {"tokens": self.tokens, "ids": self.ids, "about": self.about, "names": self.names}
         text = json.dumps(about | {"difference": self.difference})
         sha = hashlib.sha256(text.encode()).hexdigest()
-        write_tensors(path, self.tensors, {FORMAT: text, f"{FORMAT}-sha256": sha})
+        with as_private_as([] if self.model is None else self.model.weight_files):
+            write_tensors(path, self.tensors, {FORMAT: text, f"{FORMAT}-sha256": sha})
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.files.atomic import atomic_file
+from regard.files.atomic import as_private_as, atomic_file
 from regard.models.base import EncoderDecoder
 from regard.quantize.weights import Int8Weight, SmallWeight, dequantized
 from regard.runs.model import Model
@@ -54,7 +54,7 @@ def save_model(
 ) -> None:
     """Write one HTML file that runs the model in any browser, offline, and opens on this input."""
     content = model_content(model, input, answer, {name: str(value) for name, value in state.items()})
-    with atomic_file(Path(path)) as temporary:
+    with as_private_as(model.weight_files), atomic_file(Path(path)) as temporary:
         temporary.write_text(html_page(content), encoding="utf-8")
 
 

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from regard.files.atomic import atomic_file
+from regard.files.atomic import as_private_as, atomic_file
 from regard.runs.model import Model
 from regard.tracing import Trace
 from regard.viewer.html import html_page, page_data
@@ -50,7 +50,7 @@ class Session(TraceData):
         return frame_html(self.html())
 
     def save(self, path: str | Path, state: dict[str, str] | None = None) -> None:
-        with atomic_file(Path(path)) as temporary:
+        with as_private_as(self.model.weight_files), atomic_file(Path(path)) as temporary:
             temporary.write_text(self.html(state), encoding="utf-8")
 
 
