@@ -166,7 +166,9 @@ def add_runs_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--sort", choices=sorts, default="changed", help="the order (default: changed, newest first)"
     )
-    p.add_argument("--save", metavar="FILE", help=".svg or .png: the curves of the runs that are compared")
+    p.add_argument(
+        "--save", type=name_of, metavar="FILE", help=".svg or .png: the curves of the runs that are compared"
+    )
 
 
 def add_export_options(p: argparse.ArgumentParser) -> None:
@@ -189,7 +191,7 @@ def add_bench_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seconds", **NUMBER, default=3.0, help="seconds per measurement (default: 3)")
     p.add_argument("--nanogpt", metavar="DIR", help="nanoGPT's folder, to train its model too")
     p.add_argument("--gptfast", metavar="DIR", help="gpt-fast's folder, to write with it too")
-    p.add_argument("--save", metavar="FILE", help=".svg: draw the rates as bars")
+    p.add_argument("--save", type=name_of, metavar="FILE", help=".svg: draw the rates as bars")
 
 
 def add_prepare_options(p: argparse.ArgumentParser) -> None:
@@ -320,6 +322,7 @@ def add_score_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--by-position", action="store_true", help=by_position)
     p.add_argument(
         "--save",
+        type=name_of,
         metavar="FILE",
         help=".svg or .png: the confusion matrix, or the loss by position as a curve",
     )
@@ -340,7 +343,7 @@ def add_look_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL")
     p.add_argument("input", nargs="*", metavar="INPUT", help="a text or an image; several with --save .svg")
     formats = ".svg, .png, .gif (the film of its training), .html (the page), .safetensors (all tensors)"
-    p.add_argument("--save", metavar="FILE", help=formats)
+    p.add_argument("--save", type=name_of, metavar="FILE", help=formats)
     p.add_argument(
         "--with-model", action="store_true", help="in the .html, too: it runs offline; as without INPUT"
     )

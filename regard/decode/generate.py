@@ -199,6 +199,11 @@ def raise_errors(rules: Sequence[RowRules | None]) -> None:
             raise rule.error
 
 
+def check_stops(stops: object) -> None:
+    if not isinstance(stops, list | tuple) or not all(stop and isinstance(stop, str) for stop in stops):
+        raise UserError(f"stop={stops!r}: give a list of strings, none of them empty")
+
+
 class Stopper:
     """Passes streamed text on, up to the stop that begins first.
 
@@ -206,8 +211,7 @@ class Stopper:
     """
 
     def __init__(self, stops: Sequence[str]):
-        if isinstance(stops, str) or not all(stops):
-            raise UserError(f"stop={stops!r}: give a list of strings, none of them empty")
+        check_stops(stops)
         self.stops, self.held, self.done = list(stops), "", False
 
     def push(self, piece: str) -> str:

@@ -29,6 +29,7 @@ MAX_GRAMMAR = 2**16  # characters
 SECONDS = 2.0  # of processor time to compile one
 MEMORY = 2**30  # bytes
 MAX_PLAN = 1024  # tokens that are planned ahead
+MAX_FORCED = 64  # bytes that a grammar asks for at once, beside the longest tokens
 MAX_ROW_SECONDS = 5.0  # of processor time for all tokens of a row
 # Limits of llguidance: fuel is about 50,000 units a millisecond to compile, 14,000 in a step.
 LIMITS: dict[str, Any] = {
@@ -92,7 +93,8 @@ class _Spelling:
         self.longest = max(map(len, self.ids), default=0)
 
     def __call__(self, data: bytes) -> list[int]:
-        """Any tokens of these bytes: the longest first."""
+        """Any tokens of these bytes, or of their beginning: the longest first."""
+        data = data[: MAX_FORCED + 2 * self.longest]  # all of a long one would be spelled again at every step
         ids, at = [], 0
         while at < len(data):
             ends = range(min(len(data), at + self.longest), at, -1)
@@ -180,7 +182,10 @@ class GrammarState:
         self._consume(token)
         if self.plan is not None and not self._has_time(len(self.plan)):
             plan = self._continue_plan(self.plan, token)
-            if plan is None:
+            if plan is None and not self.plan and self.ends:  # the text was complete, and there was no room
+                self.finished = True
+                return self.ends[0]
+            if plan is None and self.plan:
                 self.matcher.rollback(1)
                 token, self.string = self.plan[0], before
                 self._consume(token)

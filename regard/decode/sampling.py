@@ -5,6 +5,7 @@ Shapes: B rows, V vocabulary.
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from regard.decode.grammar import Grammar, GrammarState
 from regard.errors import UserError
 
 LEVELS = 3  # of groups of tokens, when one is sampled
+LARGEST = sys.float_info.max  # not infinite, as is an integer that is no float
 GREEDY = 1e-6  # lower temperatures count as 0
 NOT_FINITE = "the model's weights gave NaN or infinite logits: it cannot be used as it is"
 
@@ -28,7 +30,12 @@ def _is_integer(x: object, low: float, high: float = math.inf) -> bool:
 
 
 def _is_number(x: object, low: float, high: float = math.inf) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) and low <= x <= high
+    return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= LARGEST and low <= x <= high
+
+
+def _is_bias(pair: object) -> bool:
+    is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+    return is_pair and _is_integer(pair[0], 0) and _is_number(pair[1], -1e4, 1e4)
 
 
 # What an option may be: from a lowest to a highest number, and how to say that
@@ -88,9 +95,8 @@ class Sampling:
             name: _is_number(getattr(self, name), low, high) for name, (low, high, _) in NUMBERS.items()
         }
         fitting["seed"] = self.seed is None or _is_integer(self.seed, 0, 2**64 - 1)
-        fitting["logit_bias"] = all(
-            _is_integer(i, 0) and _is_number(b, -1e4, 1e4) for i, b in self.logit_bias
-        )
+        pairs = self.logit_bias
+        fitting["logit_bias"] = isinstance(pairs, Sequence) and all(map(_is_bias, pairs))
         tokens = self.suppress_tokens
         fitting["suppress_tokens"] = isinstance(tokens, Sequence) and all(_is_integer(i, 0) for i in tokens)
         for name, fits in fitting.items():
@@ -99,7 +105,7 @@ class Sampling:
         if self.num_beams > 1 and self.has_rules:
             raise UserError(f"num_beams={self.num_beams}: give 1 with {', '.join(RULES)}")
         object.__setattr__(self, "suppress_tokens", tuple(self.suppress_tokens))  # a Sampling can be a key
-        object.__setattr__(self, "logit_bias", tuple(self.logit_bias))
+        object.__setattr__(self, "logit_bias", tuple(map(tuple, self.logit_bias)))
 
     @property
     def is_filtered(self) -> bool:

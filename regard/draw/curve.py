@@ -14,6 +14,7 @@ Point = tuple[float, float]  # (step, loss)
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 68, WIDTH - 32, 64, HEIGHT - 56  # of the area between the axes
 PANEL = 96  # height of the area for the norm of the gradient, which is drawn below, if it was logged
+LARGEST = 1e100  # number that is drawn: sums of such numbers are finite
 MAX_POINTS = 1000  # more can't be distinguished at this width
 LONGEST_TITLE = 50  # characters that fit beside the legend
 
@@ -108,9 +109,9 @@ def mark_best(best: Point, x: float, y: float) -> list[Shape]:
 
 
 def finite_points(rows: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
-    """(step, value) of the rows that have a finite value."""
-    points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
-    return [(step, value) for step, value in points if math.isfinite(value)]
+    """(step, value) of the rows that have a number that can be drawn: logs may have been edited."""
+    points = [(row["step"], row.get(key)) for row in rows]
+    return [(step, v) for step, v in points if isinstance(v, int | float) and abs(v) <= LARGEST]
 
 
 def thin_out(points: list[Point], combine: Callable[[list[float]], float] = fmean) -> list[Point]:

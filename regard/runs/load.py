@@ -184,6 +184,9 @@ def with_generation(module: nn.Module, task: Task, folder: Path, kind: str) -> M
     generation = read_settings(folder / GENERATION) if (folder / GENERATION).exists() else {}
     generation.pop("eos_token_id", None)
     model = Model(module, task, task.generation | generation, folder, kind)
+    for name in generation.keys() & {"grammar", *task.extra_options}:
+        # `within` is the path of a file whose lines are the answers: a folder from elsewhere could show any.
+        raise UserError(f"{folder / GENERATION}: {name} is given with each question; remove it")
     try:
         model.request([], {})
     except UserError as e:

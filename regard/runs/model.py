@@ -10,6 +10,7 @@ from torch import nn
 
 from regard import errors
 from regard.data.memory import encode_if_image, is_pillow_image, list_inputs, name_data
+from regard.decode.generate import check_stops
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.files.regular import list_matching
@@ -155,10 +156,12 @@ class Model:
                 raise UserError(f"{name} is not an option; {errors.suggest(name, names)}")
         if not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
             raise UserError(f"num_return_sequences={samples}: give a whole number from 1 to {MOST_SAMPLES}")
+        stop = [stop] if isinstance(stop, str) else stop
+        check_stops(stop)
         return Request(
             [self.open_input(each) for each in ([text] if is_single(text) else text)],
             Sampling(**options),
-            [stop] if isinstance(stop, str) else stop,
+            stop,
             samples,
             own,
         )

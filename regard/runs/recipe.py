@@ -8,7 +8,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import MISSING, fields
 from itertools import takewhile
 from pathlib import Path
@@ -23,6 +23,7 @@ T = typing.TypeVar("T")
 UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # that TOML does not allow in comments
 LARGEST = {int: 2**63 - 1, float: 1e30}  # the integers that torch can compute with
 KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+NAMES = "model.kind", "model.preset", "task.name"  # settings that choose a part of Regard by its name
 Sections = dict[str, dict[str, Any]]
 
 
@@ -54,7 +55,16 @@ def read_file(path: Path) -> Sections:
     for name, section in sections.items():
         if name not in ("model", "data", "task", "train") or not isinstance(section, dict):
             raise UserError(f"{path}: [{name}] is not a recipe's section; use [model] [data] [task] [train]")
+    for key in NAMES:
+        section, _, name = key.partition(".")
+        require_name(f"{path}: {key}", sections.get(section, {}).get(name, ""))
     return {"model": {}, "data": {}, "task": {}, "train": {}} | sections
+
+
+def require_name(key: str, value: Any) -> None:
+    """Raise UserError unless a setting that chooses a part of Regard is a text."""
+    if not isinstance(value, str):
+        raise UserError(f"{key}={value!r} should be a name")
 
 
 def change(sections: Sections, changes: dict[str, Any]) -> Sections:
@@ -106,7 +116,11 @@ def fill(section: str, values: dict[str, Any], config_class: type[T], **more: An
     aliases: dict[str, str] = getattr(config_class, "ALIASES", {})  # former names of settings
     former: dict[str, dict[Any, Any]] = getattr(config_class, "FORMER_VALUES", {})
     values = {aliases.get(name, name): value for name, value in values.items()}
-    values |= {name: former[name].get(value, value) for name, value in values.items() if name in former}
+    values |= {
+        name: former[name].get(value, value)
+        for name, value in values.items()
+        if name in former and isinstance(value, Hashable)
+    }
     known = {f.name: f for f in fields(config_class) if f.name not in more}  # type: ignore[arg-type]
     hints = typing.get_type_hints(config_class)
     for name, value in values.items():

@@ -186,7 +186,8 @@ FORMATS: dict[str, CallFormat] = {
     ),
     "Phi-4-mini": CallFormat(asks=contains("functools["), marker="functools", begin="functools[", end="]"),
     "Functionary": CallFormat(
-        asks=re.compile("(?!.*<tool_call>).*<function=.*</function>", re.DOTALL),
+        # Atomic: tried at the first place only, or a hostile template would take minutes.
+        asks=re.compile("(?!.*<tool_call>)(?>.*?<function=).*</function>", re.DOTALL),
         marker="<function=",
         head="<function=NAME>",
         tail="</function>",

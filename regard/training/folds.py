@@ -14,7 +14,7 @@ from regard.errors import UserError
 from regard.files import atomic
 from regard.files.regular import list_matching
 from regard.files.untrusted import read_json
-from regard.runs.layout import LOG, RECIPE, read_log
+from regard.runs.layout import FOLDS, LOG, RECIPE, read_log
 from regard.runs.recipe import Sections
 from regard.training import distributed
 from regard.training.config import TrainConfig
@@ -128,8 +128,18 @@ def describe_folds(result: dict[str, Any]) -> str:
     )
 
 
-def score_table(result: dict[str, Any]) -> str:
-    """The lines of the model card with the scores of cross-validation."""
+def score_table(folder: Path) -> str:
+    """The lines of the model card with the scores of cross-validation; none if there was none."""
+    if atomic.is_missing(file := folder / FOLDS):
+        return ""
+    result = read_json(file)
+    try:
+        return format_scores(result)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UserError(f"{file}: not the scores of cross-validation; restore it, or move it away") from None
+
+
+def format_scores(result: dict[str, Any]) -> str:
     rows = "".join(f"| {key} | {mean:.4f} ± {sd:.4f} |\n" for key, (mean, sd) in result["scores"].items())
     head = f"| {result['folds']} folds, after {result['steps']} steps: mean ± standard deviation | |"
     return f"{head}\n|---|---|\n{rows}"

@@ -10,8 +10,6 @@ from torch import nn
 
 from regard.data import Corpus
 from regard.draw.curve import curve_svg
-from regard.files import atomic
-from regard.files.untrusted import read_json
 from regard.runs import layout as run_folder
 from regard.tasks import Task
 from regard.training import distributed, folds
@@ -96,8 +94,7 @@ class Reporter:
         scores = "".join(f"| {k} | {v:.4f} |\n" for k, v in (state.best or {}).items() if k != "step")
         reached = f"at step {state.best['step']:.0f}" if state.best else "without a validation set"
         table = f"| best, {reached} | |\n|---|---|\n{scores}"
-        if not atomic.is_missing(self.folder / run_folder.FOLDS):
-            table = folds.score_table(read_json(self.folder / run_folder.FOLDS))
+        table = folds.score_table(self.folder) or table
         gain = self.describe_gain(state.best)
         table += f"\n{gain}\n" if gain else ""
         card = (

@@ -88,6 +88,8 @@ def section_configs(sections: recipe.Sections) -> dict[str, list[type[Any]]]:
 
 def find_sections(sections: recipe.Sections, changes: dict[str, Any]) -> None:
     """Name the section of each change that lacks one: lr becomes train.lr."""
+    for key in (*recipe.NAMES, "kind", "preset"):
+        recipe.require_name(key, changes.get(key, ""))
     if all("." in key for key in changes):
         return
     kind = changes.get("model.kind", changes.get("kind", sections["model"].get("kind")))

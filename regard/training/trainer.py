@@ -22,7 +22,7 @@ from regard.runs.film import drop_later
 from regard.runs.parts import Parts
 from regard.tasks import Batch, Task, idle
 from regard.tasks.batches import Bucketed
-from regard.training import compilation, distributed, throughput
+from regard.training import compilation, distributed, folds, throughput
 from regard.training.checkpointer import Checkpointer, no_first_model
 from regard.training.config import WARMUP_SHARE, TrainConfig
 from regard.training.data_check import DataCheck
@@ -100,6 +100,7 @@ class Trainer:
     def restore(self) -> None:
         """Resume from the last intact checkpoint, if there is one."""
         run_folder.check_files(self.folder)  # otherwise nothing changes
+        folds.score_table(self.folder)  # which the end of the run needs
         state, notices = self.checkpointer.restore()
         for line in notices:
             self.reporter.notice(line)

@@ -21,10 +21,15 @@ IMPORT = re.compile(r'^(?:import|\}) .*from "\./(\w+\.js)";', re.MULTILINE)
 def modules(folder: Path, *starts: str) -> list[str]:
     """These modules of the page and those that they import, each after its imports."""
     order: list[str] = []
+
+    def add(name: str) -> None:
+        if name not in order:
+            for other in IMPORT.findall((folder / name).read_text(encoding="utf-8")):
+                add(other)
+            order.append(name)
+
     for name in starts:
-        text = (folder / name).read_text(encoding="utf-8")
-        order += [other for other in modules(folder, *IMPORT.findall(text)) if other not in order]
-        order += [name] if name not in order else []
+        add(name)
     return order
 
 

@@ -22,6 +22,7 @@ from PIL import Image, ImageOps
 from regard.errors import UserError, first_line, os_reason
 
 MAX_PIXELS = 2**26  # in the header of an image: more would fill the memory
+MAX_SIDE = 2**18  # pixels: Pillow allocates rows one by one, and lets no other thread run meanwhile
 STRIP = 2**20  # pixels that are converted at a time
 BLOCK = 2**26  # bytes of a large image that Pillow allocates at once
 
@@ -158,10 +159,14 @@ def read_size(source: ImageSource) -> Size:
 
 
 def check_pixels(source: ImageSource, image: Image.Image, limit: int) -> None:
+    reason = None
     if image.width * image.height > limit:
+        reason = f"over {limit:,} pixels"
+    elif max(image.size) > MAX_SIDE:
+        reason = f"over {MAX_SIDE:,} pixels on a side"
+    if reason is not None:
         image.close()
-        size = f"{image.width} x {image.height}"
-        raise ImageTooLarge(f"{source.name}: {size} is over {limit:,} pixels; make it smaller")
+        raise ImageTooLarge(f"{source.name}: {image.width} x {image.height} is {reason}; make it smaller")
 
 
 def damaged_image(source: ImageSource, error: Exception) -> UserError:

@@ -58,6 +58,7 @@ def test_what_is_missing_or_unknown_is_named(tmp_path, monkeypatch):
         (["trian", "write"], ["trian", "train?", "regard --help"]),
         (["train", "write", "--out", ""], ["--out", "empty"]),
         (["export", "RUN", ""], ["DIR", "empty"]),
+        (["look", "RUN", "--save", ""], ["--save", "empty"]),
     ):
         with pytest.raises(UserError) as e:
             build_parser().parse_args(words)

@@ -106,6 +106,14 @@ def test_values_that_are_not_finite_are_skipped(value):
     assert curve_svg(broken) == curve_svg([])
 
 
+@pytest.mark.parametrize("value", ["x", [], {}, 10**400, 1e308, -1e308])
+def test_what_was_edited_into_a_log_is_skipped(value):
+    """It ended a run, at its first curve."""
+    rows = [{"step": n, "loss": value, "valid_loss": value, "grad_norm": value} for n in range(1500)]
+    good = [{"step": n, "loss": 1.0 + n} for n in range(9)]
+    assert curve_svg(rows + good, "a") == curve_svg(good, "a")
+
+
 def test_nothing_and_one_point():
     assert "nothing logged yet" in curve_svg([])
     svg = curve_svg([{"step": 37, "loss": 2.25}])

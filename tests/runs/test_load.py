@@ -315,6 +315,27 @@ def test_the_folders_own_defaults(folder: Path) -> None:
     assert model.ask("What", num_return_sequences=1, temperature=9.0, seed=0) != first
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("grammar", "x"),
+        ("stop", 5),
+        ("stop", [5]),
+        ("temperature", 10**400),
+        ("logit_bias", [[1]]),
+        ("logit_bias", {"1": 2}),
+        ("logit_bias", [[1, 10**400]]),
+    ],
+)
+def test_impossible_defaults_of_a_folder(folder: Path, name: str, value: Any) -> None:
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps({name: value}))
+    user_error(lambda: load(folder, "cpu"), file, name)
+    file.write_text(json.dumps({"logit_bias": [[3, 9]]}))
+    assert load(folder, "cpu").generation["logit_bias"] == [[3, 9]]
+    load(folder, "cpu").ask("What", max_new_tokens=3)
+
+
 def test_stop_strings(model: Model) -> None:
     options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.9, "seed": 1}
     answer = model.ask("What", **options)

@@ -11,8 +11,9 @@ import pytest
 from helpers.errors import user_error
 from regard.errors import suggest
 from regard.models import MODELS, GPTConfig
-from regard.runs.recipe import Sections, assignments, change, fill, names, read, to_toml
+from regard.runs.recipe import NAMES, Sections, assignments, change, fill, names, read, to_toml
 from regard.tasks import TASKS
+from regard.training.build import train
 from regard.training.config import TrainConfig
 from regard.training.plan.built_in import BUILT_IN
 from regard.training.settings import FROM_DATA
@@ -273,3 +274,15 @@ def test_former_names_of_settings_are_read() -> None:
     config = fill("model", {"vocab": 7, "window": 5, "stretch": [8, 1, 4, 64]}, GPTConfig)
     assert (config.sliding_window, config.rope_scaling) == (5, (8.0, 1.0, 4.0, 64.0))
     user_error(lambda: fill("model", {"vocab": 7, "window": "a"}, GPTConfig), "model.sliding_window='a'")
+
+
+@pytest.mark.parametrize("value", [[], {"a": 1}])
+def test_a_list_where_a_name_belongs(tmp_path: Path, value: Any) -> None:
+    """No dictionary can look it up."""
+    user_error(lambda: fill("train", {"tracker": value}, TrainConfig), "train.tracker")
+    for key in NAMES:
+        section, _, name = key.partition(".")
+        (tmp_path / "a.toml").write_text(to_toml({section: {name: value}}))
+        user_error(lambda: read(str(tmp_path / "a.toml")), tmp_path / "a.toml", key)
+        user_error(lambda key=key: train("write", out=tmp_path / "out", set={key: value}), key)
+    user_error(lambda: train("write", out=tmp_path / "out", set={"kind": value}), "kind")

@@ -61,6 +61,13 @@ def test_too_many_pixels_are_refused(server, size, monkeypatch):
     server.check_error(413, "pixels", "/api/ask", png(*size), {"Content-Type": "image/png"})
 
 
+def test_a_picture_of_millions_of_rows_is_refused(server, monkeypatch):
+    """Pillow allocates each row for itself, and nothing else runs meanwhile."""
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
+    for size in ((1, 2**24), (2**24, 1), (1, 2**18 + 1)):
+        server.check_error(413, "on a side", "/api/ask", {"picture": encode(png(*size)), "model": "see"})
+
+
 def test_limit_is_that_of_decoded_pixels(server, monkeypatch):
     """A JPEG is decoded at a fraction of its size."""
     monkeypatch.setattr(requests, "MAX_PIXELS", 48 * 48)

@@ -32,6 +32,7 @@ from regard.tracing import limits
 from regard.training import compilation, guard, objective
 from regard.training.config import WARMUP_SHARE
 from regard.training.plan.rules import DEFAULT_MINUTES
+from regard.vision import decoding
 
 ROOT = Path(__file__).parents[2]
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -54,7 +55,7 @@ LIMITS = {  # the beginning of a row, and the numbers in its second column
         grammar.MEMORY // GIB,
         grammar.MAX_ROW_SECONDS,
     ],
-    "pixels": [requests.MAX_PIXELS],
+    "pixels": [requests.MAX_PIXELS, decoding.MAX_SIDE],
     "pictures decoded": [registry.WORKERS, page.HEAVY],
     "bytes of a tensor": [page.MAX_TENSOR_BYTES // MIB],
     "traces": [sessions.MAX_SESSIONS, sessions.MAX_SESSION_BYTES // GIB],

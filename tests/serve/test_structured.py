@@ -131,6 +131,41 @@ def test_row_that_takes_too_long_ends_alone(server, monkeypatch):
     assert server.registry.models["bytes"].engine.restarts == 0
 
 
+@pytest.mark.parametrize("ends", [[257], []])
+def test_a_complete_text_without_room_for_more_ends(ends):
+    """A token that only begins a character: it failed in the engine, for all who were answered."""
+    model = untrained("byte")
+    compiled = grammar.compile_grammar("regex", ".{0,99}", model.tokenizer, model.model.config.vocab)
+    begun = model.tokenizer.encode("é")[0]
+    state = compiled.start(ends, 1)
+    assert state.allowed()[begun]
+    assert state.accept(begun) == (ends[0] if ends else begun)
+    assert state.finished == bool(ends)
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+def test_a_long_text_that_a_grammar_asks_for_is_spelled_in_parts(kind, monkeypatch):
+    """All of it at every step took 5 s of a thread."""
+    lengths, spell = [], grammar._Spelling.__call__
+
+    def count(spelling, data):
+        ids = spell(spelling, data)
+        lengths.append((len(data), len(ids)))
+        return ids
+
+    monkeypatch.setattr(grammar._Spelling, "__call__", count)
+    model = untrained(kind)
+    V, text = model.model.config.vocab, "the fox and the dog " * 50
+    grammar.compile_grammar("regex", "a{9999}", model.tokenizer, V)
+    assert max(lengths)[0] > 9000
+    assert max(ids for _, ids in lengths) < 500
+    state = grammar.compile_grammar("regex", text, model.tokenizer, V).start([], len(text))
+    written = []
+    while not state.finished:
+        written.append(state.accept(int(state.allowed().argmax())))
+    assert model.tokenizer.decode(written) == text
+
+
 def test_words_can_not_be_held_to_a_schema():
     model = untrained("word")
     with pytest.raises(UserError, match="spaces between words"):

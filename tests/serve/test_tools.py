@@ -1,6 +1,7 @@
 """Tools through a chat template that has them: calls are read, required ones are always valid."""
 
 import json
+import time
 
 import pytest
 
@@ -104,6 +105,17 @@ def test_formats_that_cannot_be_read_are_refused(asks):
 def test_formats_are_known_by_what_templates_ask_for(asks, named):
     format = find_format(Template(asks + "{{ tools }}"))
     assert named in format.spelling
+
+
+@pytest.mark.parametrize(
+    "part", ["<function=", '{"name": ', "<tool_call", "[tool", "Action:", '{"name": "a" ']
+)
+def test_hostile_templates_are_looked_through_once(part):
+    """A pattern that began anew at each part would take minutes, in the server's process."""
+    template = Template(part * (2**20 // len(part)))
+    began = time.process_time()
+    find_format(template)
+    assert time.process_time() - began < 20
 
 
 def test_strict_functions_hold_only_required_calls(server):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from helpers.errors import user_error
-from helpers.runs import at_step, same, stopped
+from helpers.runs import at_step, same, stopped, tiny
 from regard import cli
 from regard.data import DataConfig
 from regard.decode.sampling import Sampling
@@ -299,6 +299,16 @@ def test_the_nearest_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 # Runs
+
+
+def test_no_folder_names_the_file_whose_lines_are_the_answers(tmp_path: Path) -> None:
+    """Or a model from elsewhere would show any file of the machine, also to clients of a server."""
+    (tmp_path / "secret.txt").write_text("a secret\n")
+    (tmp_path / "a.tsv").write_text("".join(f"a fox {n}\ta dog {n}\n" for n in range(30)))
+    tiny(str(tmp_path / "a.tsv"), tmp_path / "run", "embed-bert", steps=1)
+    settings = tmp_path / "run" / "generation_config.json"
+    settings.write_text(json.dumps({"within": str(tmp_path / "secret.txt")}))
+    user_error(lambda: load(tmp_path / "run").ask("a fox"), settings, "within")
 
 
 def test_a_run_learns_goes_on_and_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

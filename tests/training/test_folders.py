@@ -410,7 +410,12 @@ def test_a_folder_in_the_place_of_a_file_is_noticed_before_anything_changes(text
 
 
 @pytest.mark.parametrize(
-    "change", [{"model": {}}, {"model": {"kind": "x"}}, {"data": {"files": 3}}, {"data": {"from": 3}}]
+    "change",
+    [
+        *({"model": values} for values in ({}, {"kind": "x"}, {"kind": []}, {"kind": "gpt", "preset": [1]})),
+        *({"data": values} for values in ({"files": 3}, {"from": 3})),
+        {"task": {"name": {"a": 1}}},
+    ],
 )
 def test_an_edited_recipe_is_named(text, copy, change):
     sections = regard.runs.recipe.read_file(copy / "recipe.toml")
@@ -437,13 +442,15 @@ def test_an_edited_recipe_is_named(text, copy, change):
         ("config.json", lambda old: old.replace("regard-gpt", "regard-bert"), "bert"),
         ("config.json", None, "no config.json"),
         ("generation_config.json", lambda old: '{"temperature": -1}', "temperature"),
+        ("folds.json", lambda old: "x", "JSON"),
+        ("folds.json", lambda old: '{"scores": {"valid_loss": 3}}', "folds.json"),
     ],
 )
 def test_damaged_settings_are_noticed_before_the_first_step(copy, text, name, change, word):
     """Not after the last one, when the model is loaded."""
     shutil.rmtree(copy / "checkpoints" / "step-6")
     path = copy / name
-    path.write_text(change(path.read_text())) if change else path.unlink()
+    path.write_text(change(path.read_text() if path.exists() else "")) if change else path.unlink()
     there = files(copy)
     user_error(lambda: tiny(text, copy, **SETTINGS, resume=True), copy, word)
     assert files(copy) == there

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,6 +30,21 @@ def imported(name):
     for other in re.findall(r'from "\./([\w.]+)"', (PAGE_FOLDER / name).read_text("utf-8")):
         modules |= imported(other)
     return modules
+
+
+def test_each_module_is_read_once(monkeypatch):
+    """Not once for each way to it, which were 4,000."""
+    names, read_text = [], Path.read_text
+
+    def read(path, *args, **options):
+        names.append(path.name)
+        return read_text(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    modules = all_modules(PAGE_FOLDER, engine=True)
+    assert sorted(names) == sorted(modules)
+    for name in modules:
+        assert imported(name) <= {*modules[: modules.index(name) + 1]}
 
 
 def test_the_first_view_is_small():
