@@ -81,6 +81,41 @@ def test_a_loop_that_waits_in_a_call_of_the_system_is_stalled():
     assert stall() > SUITE.limits["stall ms"] / 1000
 
 
+WRITERS = """
+import os, sys, threading
+from pathlib import Path
+from torture.syscalls import Watch
+
+def write(letter):
+    handle = os.open(folder / letter, os.O_WRONLY | os.O_CREAT)
+    for _ in range(3000):
+        os.write(handle, letter.encode() * 200)
+
+folder = Path(sys.argv[1])
+watch = Watch(folder)
+watch.arm()
+threads = [threading.Thread(target=write, args=(letter,)) for letter in "abcd"]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+record = watch.read()
+writes = [effect for effect in record.effects if effect.name == "write"]
+assert len(writes) == 12_000 and all(w.data == w.path[-1:].encode() * 200 for w in writes)
+assert sum(name == "write" for name, _ in record.calls) == 12_000
+"""
+
+
+def test_records_of_several_threads_do_not_mix(tmp_path):
+    library = syscalls.build(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler")
+    (folder := tmp_path / "watched").mkdir()
+    environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, "-c", WRITERS, str(folder)], env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
 def test_a_run_that_was_ended_goes_on(short, tmp_path):
     """The attacks that its file has are not made again; those of other code are."""
     path, header = tmp_path / "power.jsonl", {"code": "1", "seed": 0, "total": 9}

@@ -14,6 +14,7 @@ import random
 import shutil
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,8 @@ def reference(place: Path, world: int, case: str, data: str) -> tuple[Path, floa
     if not folder.exists():
         out.mkdir()
         watch, begun = Watch(out), time.monotonic()
-        ends = train(world, case, data, out / OUT, watch, 0, seconds=120)
-        assert not any(ends), (case, world, ends)
+        ends, errors = train(world, case, data, out / OUT, watch, 0, seconds=120)
+        assert not any(ends), (case, world, ends, errors)
         about = [time.monotonic() - begun, len(watch.read().calls)]
         (out / "about.json").write_text(json.dumps(about))
         with contextlib.suppress(FileExistsError, OSError):  # another attack was faster
@@ -65,29 +66,31 @@ def reference(place: Path, world: int, case: str, data: str) -> tuple[Path, floa
 
 def train(
     world: int, case: str, data: str, out: Path, watch: Watch, at: int, seconds: float, kill: str = ""
-) -> list[int]:
+) -> tuple[list[int], str]:
     """Train with some processes until they end, or until all or the first are killed after some seconds.
 
-    The first one is killed at its `at`-th system call, if that is given. Return how they ended.
+    The first one is killed at its `at`-th system call, if that is given. Return how they ended, and what
+    they wrote about errors.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    null = os.open(os.devnull, os.O_WRONLY)
-    pids = [
-        forks.start(run_rank, rank, world, port, case, data, out, watch, at, output=null, errors=null)
-        for rank in range(world)
-    ]
-    os.close(null)
     ends = []
-    for rank, pid in enumerate(pids):
-        if kill and rank == 0:
-            forks.wait_until(lambda first=pid: forks.has_ended(first), seconds)  # type: ignore[misc]
-            for victim in pids if kill == "all" else pids[:1]:
-                forks.kill(victim)
-        status, _ = forks.wait(pid, PATIENCE if kill else seconds)
-        ends.append(status)
-    return ends
+    with Path(os.devnull).open("w") as null, tempfile.TemporaryFile() as errors:
+        to = {"output": null.fileno(), "errors": errors.fileno()}
+        pids = [
+            forks.start(run_rank, rank, world, port, case, data, out, watch, at, **to)
+            for rank in range(world)
+        ]
+        for rank, pid in enumerate(pids):
+            if kill and rank == 0:
+                forks.wait_until(lambda first=pid: forks.has_ended(first), seconds)  # type: ignore[misc]
+                for victim in pids if kill == "all" else pids[:1]:
+                    forks.kill(victim)
+            status, _ = forks.wait(pid, PATIENCE if kill else seconds)
+            ends.append(status)
+        errors.seek(0)
+        return ends, " ".join(errors.read().decode(errors="replace").split())[-800:]
 
 
 def run_rank(
@@ -116,17 +119,18 @@ def attack(context: Context, number: int) -> Outcome:
         watch, by_call = Watch(out.parent), is_loaded() and rng.random() < 0.6
         at = rng.randrange(1, int(SOON * calls)) if by_call else 0
         seconds = 60.0 if at else rng.uniform(0, SOON * lasts)
-        first, *_ = train(world, case, data, out, watch, at, seconds, kill=rng.choice(("all", "first")))
+        kill = rng.choice(("all", "first"))
+        (first, *_), errors = train(world, case, data, out, watch, at, seconds, kill)
         if first == -signal.SIGKILL:
             hit = watch.read().hit
             counts["kills"] += 1
             counts[f"with {world}"] += 1
             counts["while changing files"] += bool(hit and hit[0] in CHANGES)
         elif first:
-            return Outcome("fault", f"{name}: an attempt ended with status {first}")
-    ends = train(world, case, data, out, Watch(out.parent), 0, seconds=120)
+            return Outcome("fault", f"{name}: an attempt ended with status {first}: {errors}")
+    ends, errors = train(world, case, data, out, Watch(out.parent), 0, seconds=120)
     if any(ends):
-        return Outcome("fault", f"{name}: the last attempt ended with {ends}")
+        return Outcome("fault", f"{name}: the last attempt ended with {ends}: {errors}")
     end = f"{world} process{'es' * (world > 1)}"
     if world <= 2:
         check_same_run(straight, out)

@@ -276,7 +276,7 @@ def attack(context: Context, number: int) -> Outcome:
     if rng.randrange(RESUMED) == 0:
         again = operation.run(context.place, folder)
         complaint = again.complaint(0) or again.message
-        if not disk.marks and "left from an interrupted command" in complaint:
+        if not disk.marks and "left by an interrupted command" in complaint:
             return Outcome("a draft without a lock is left to the user")
         if complaint:
             return Outcome("fault", f"{where}: resuming: {complaint}")
@@ -301,6 +301,6 @@ def check_run(copies: Path, folder: Path, marks: list[str]) -> str:
 
 
 def check_resumed(reference: Path, out: Path) -> None:
-    for path in out.rglob("*.damaged*"):
-        shutil.rmtree(path)
+    for path in out.rglob("*.damaged*"):  # a checkpoint, or lines of the log
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     check_same_run(reference, out)

@@ -35,18 +35,15 @@ void torture_arm(long at, int how, int number, const char *names) {
 long torture_count(void) { return count; }
 void torture_trace(int file) { trace = file; }
 
-static void put(const void *data, size_t size) {
-    const char *at = data;
-    while (size) {
-        long done = syscall(SYS_write, trace, at, size);
-        if (done < 0) { if (errno == EINTR) continue; break; }
-        at += done; size -= done;
-    }
+/* A line and the bytes behind it, in one call: other threads write as well. */
+static void put(const char *line, int length, const void *data, size_t size) {
+    struct iovec parts[2] = {{(char *)line, length}, {(void *)data, size}};
+    syscall(SYS_writev, trace, parts, size ? 2 : 1);
 }
 
 void torture_mark(const char *text) {
     char line[300];
-    if (trace >= 0) put(line, snprintf(line, 300, "M\t%s\n", text));
+    if (trace >= 0) put(line, snprintf(line, 300, "M\t%s\n", text), NULL, 0);
 }
 
 /* The absolute path of a name in a folder, or of an open file; whether it is watched. */
@@ -70,14 +67,14 @@ static int locate(int folder, const char *name, char *path) {
 static int begin(const char *name, const char *path) {
     char line[PATH_MAX + 100];
     int saved = errno, now = 0;
-    count++;
-    if (trace >= 0) put(line, snprintf(line, sizeof line, "C\t%s\t%s\n", name, path));
-    if (fatal && count == fatal) {
-        if (trace >= 0) put(line, snprintf(line, sizeof line, "X\t%s\t%s\n", name, path));
+    long at = __atomic_add_fetch(&count, 1, __ATOMIC_SEQ_CST);
+    if (trace >= 0) put(line, snprintf(line, sizeof line, "C\t%s\t%s\n", name, path), NULL, 0);
+    if (fatal && at == fatal) {
+        if (trace >= 0) put(line, snprintf(line, sizeof line, "X\t%s\t%s\n", name, path), NULL, 0);
         if (action == KILL || (action == TORN && strcmp(name, "write"))) syscall(SYS_kill, getpid(), SIGKILL);
         if (action == HALF || action == TORN) now = 2;
         else now = 1;
-    } else if (fatal && count > fatal && action == FAIL_ON && strstr(failing, name)) now = 1;
+    } else if (fatal && at > fatal && action == FAIL_ON && strstr(failing, name)) now = 1;
     errno = saved;
     return now;
 }
@@ -90,8 +87,7 @@ static void effect(const char *name, int file, long flags, long offset, const ch
     if (trace < 0) return;
     if (file >= 0) syscall(SYS_fstat, file, &info);
     put(line, snprintf(line, sizeof line, "E\t%s\t%lu\t%ld\t%ld\t%zu\t%s\t%s\n", name,
-                       (unsigned long)info.st_ino, flags, offset, size, path, other));
-    if (size) put(data, size);
+                       (unsigned long)info.st_ino, flags, offset, size, path, other), data, size);
     errno = saved;
 }
 

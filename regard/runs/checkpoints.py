@@ -54,12 +54,20 @@ def begin(folder: Path, step: int, replace: bool = False) -> Path:
     path = folder / f"step-{step}"
     if not atomic.is_missing(path) and not (replace and is_ours(path)):
         raise UserError(f"{path} is there already; move it away and continue with --resume")
-    return make_partial(partial_path(folder, step))
+    partial = make_partial(partial_path(folder, step))
+    if not steps(folder):
+        atomic.flush(folder)  # so that it shows that the first one was never complete
+    return partial
 
 
 def partial_path(folder: Path, step: int) -> Path:
     """Return the folder in which a checkpoint is written."""
     return folder / f".step-{step}.partial"
+
+
+def removal_path(folder: Path, step: int) -> Path:
+    """Return the name that a checkpoint has while it is removed: so it goes at once or not at all."""
+    return folder / f".step-{step}.replaced.partial"
 
 
 def make_partial(partial: Path) -> Path:
@@ -68,7 +76,7 @@ def make_partial(partial: Path) -> Path:
     if not atomic.is_missing(partial):
         set_aside(partial)  # it holds other files
     atomic.make_folders(partial.parent)
-    partial.mkdir()  # not flushed, since training waits for this; `commit` does that
+    partial.mkdir()  # rarely flushed, since training waits for this; `commit` does that
     return partial
 
 
@@ -95,7 +103,7 @@ def commit(partial: Path, state: dict[str, Any], digests: dict[str, str]) -> Pat
     digests = digests | {STATE: file_sha256(partial / STATE)}
     atomic.write_text(partial / MANIFEST, write_manifest(digests), like)
     path = partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
-    replaced = path.with_name(f".{path.name}.replaced.partial")
+    replaced = removal_path(path.parent, int(path.name.removeprefix("step-")))
     if is_ours(path):
         os.rename(path, replaced)
     os.rename(partial, path)
@@ -263,7 +271,7 @@ def remove(folder: Path, numbers: Iterable[int]) -> list[Path]:
     for step in numbers:
         path = folder / f"step-{step}"
         if is_ours(path):
-            os.rename(path, partial_path(folder, step))  # removed at once or not at all
+            os.rename(path, removal_path(folder, step))
         else:
             stay.append(path)
     remove_partial(folder)

@@ -376,10 +376,12 @@ def find_checkpoint(folder: Path) -> tuple[Path | None, list[Path]]:
 
 
 def was_saved(folder: Path) -> bool:
-    """Return whether a run with weights had checkpoints, too. A kill before the first one leaves none."""
+    """Return whether a run with weights had checkpoints, too. A kill before the first one leaves none.
+    Several processes train on while they write that; until it is complete, its folder has another name."""
     log = folder / run_folder.LOG
     if not is_missing(folder / run_folder.CARD) or is_missing(log):
         return True
     section = recipe.read_file(folder / run_folder.RECIPE)["train"]
     interval = recipe.fill("train", section, TrainConfig).save
-    return any(row["step"] > interval for row in read_log(log))
+    unfinished = checkpoints.partial_path(folder / run_folder.CHECKPOINTS, interval)
+    return is_missing(unfinished) and any(row["step"] > interval for row in read_log(log))

@@ -120,11 +120,11 @@ class Trainer:
             return
         self.may_change = True
         if distributed.RANK == 0:
-            for line in self.checkpointer.clean_up():
-                self.reporter.notice(line)
             for change in self.changes:
                 change()
             self.reporter.begin_log()
+            for line in self.checkpointer.clean_up():  # after the log, which may be ahead of the checkpoints
+                self.reporter.notice(line)
 
     # The loop
 

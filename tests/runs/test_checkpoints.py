@@ -147,7 +147,7 @@ def test_an_old_one_that_cannot_be_removed_is_an_error(folder: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rmdir", fail)
-        with pytest.raises(OSError, match=r"\.step-\d+\.partial"):
+        with pytest.raises(OSError, match=r"\.step-\d+\.replaced\.partial"):
             remove_old(folder, 1)
     assert newest(folder) == (folder / "step-20", [])
     assert remove_old(folder, 1) == []

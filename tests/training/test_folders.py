@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from helpers.disks import small_disk
 from helpers.errors import user_error
 from helpers.forking import Process
 from helpers.locking import held
-from helpers.runs import at_step, before, checkpoints, same, stopped, tiny, unmeasured, write_text
+from helpers.runs import at_step, before, checkpoints, rows, same, stopped, tiny, unmeasured, write_text
 from regard.data import DataConfig, prepare
 from regard.files.atomic import new_folder
 from regard.files.locks import LOCK
@@ -25,6 +26,8 @@ from regard.runs.export import export
 from regard.runs.film import frame_path
 from regard.runs.load import load
 from regard.training import build
+from regard.training.background import BackgroundWriter
+from regard.training.checkpointer import Checkpointer
 from regard.training.trainer import Trainer
 
 SETTINGS = {"steps": 6, "train__save": 2, "train__evaluate": 3}
@@ -273,6 +276,41 @@ def test_killed_before_its_first_checkpoint_it_is_begun_again(text, tmp_path):
     same(tmp_path / "whole", tmp_path / "out")
 
 
+def test_ended_before_its_first_checkpoint_was_complete_it_is_begun_again(text, tmp_path, monkeypatch):
+    """Several processes train on while they write it: its model is published, and the log is ahead."""
+    settings = {"steps": 9, "train__save": 4, "train__evaluate": 2}
+    tiny(text, tmp_path / "whole", **settings)
+    init, step, ahead = Checkpointer.__init__, Trainer.train_step, threading.Event()
+
+    def init_background(self, *args):
+        init(self, *args)
+        self.background = BackgroundWriter()
+
+    def fail_once_ahead(*_):
+        ahead.wait(60)
+        raise OSError(errno.EIO, "failed")
+
+    def train_step(trainer):
+        result = step(trainer)
+        if trainer.step == 6:
+            ahead.set()
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "__init__", init_background)
+        patch.setattr(checkpoint, "commit", fail_once_ahead)
+        patch.setattr(Trainer, "train_step", train_step)
+        with pytest.raises(OSError, match="failed"):
+            tiny(text, tmp_path / "out", **settings)
+    out = tmp_path / "out"
+    assert os.listdir(out / "checkpoints") == [".step-4.partial"]
+    assert (out / "model.safetensors").exists()
+    assert rows(out)[-1]["step"] > 4
+    tiny(text, out, **settings, resume=True)
+    same(tmp_path / "whole", out)
+    assert not list(out.rglob(".*"))
+
+
 def test_when_every_checkpoint_is_damaged_nothing_is_begun(text, copy):
     for folder in (copy / "checkpoints").iterdir():
         (folder / "state.json").write_text("{}")
@@ -343,7 +381,9 @@ def test_an_old_checkpoint_goes_after_the_new_one_is_on_the_disk(text, copy, mon
     monkeypatch.setattr(os, "rename", move)
     tiny(text, copy, resume=True, steps=8)
     calls = [one for one in calls if one]
-    new, old = (calls.index(one) for one in (".step-8.partial -> step-8", "step-4 -> .step-4.partial"))
+    new, old = (
+        calls.index(one) for one in (".step-8.partial -> step-8", "step-4 -> .step-4.replaced.partial")
+    )
     assert "flushed" in calls[new:old]
     assert checkpoints(copy) == ["step-6", "step-8"]
     assert checkpoint.is_intact(root / "step-8")
