@@ -34,8 +34,9 @@ def _is_number(x: object, low: float, high: float = math.inf) -> bool:
 
 
 def _is_bias(pair: object) -> bool:
-    is_pair = isinstance(pair, list | tuple) and len(pair) == 2
-    return is_pair and _is_integer(pair[0], 0) and _is_number(pair[1], -1e4, 1e4)
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        return False
+    return _is_integer(pair[0], 0) and _is_number(pair[1], -1e4, 1e4)
 
 
 # What an option may be: from a lowest to a highest number, and how to say that
