@@ -3,8 +3,8 @@
     python -m bench.train [--size tiny|mini|gpt2] [--nanogpt FOLDER] [--set train.precision=bf16]...
 
 FOLDER is a checkout of nanoGPT (its model.py is used unchanged). Without it the peer on a CPU is a plain
-float32 loop like its (bench/plain_gpt.py). Ratios by the processor's clock, too, as a busy machine changes
-them less.
+float32 loop like its (bench/rows/plain_gpt.py). Ratios by the processor's clock, too, as a busy machine
+changes them less.
 Prints one JSON line at the end.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench.plain_gpt import plain_training
+from bench.rows.plain_gpt import plain_training
 
 from regard.bench.measure import Options
 from regard.bench.peers import nanogpt_training

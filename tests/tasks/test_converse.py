@@ -262,7 +262,8 @@ def test_a_large_model_gets_small_steps_on_a_slow_machine(files) -> None:
     parent = Model(large, Write(WriteConfig(name="write"), tokenizer, 256), {}, None, "gpt")
     slow_plan, fast_plan = (plan_from_base(each, parent, validated=False) for each in (request, fast))
     assert (slow_plan.settings["train.batch"], fast_plan.settings["train.batch"]) == (4, 32)
-    assert (slow_plan.settings["data.held_out"], fast_plan.settings["data.held_out"]) == (20, 200)
+    assert slow_plan.settings["data.held_out"] == 20
+    assert 150 <= fast_plan.settings["data.held_out"] <= 200, "as many as there is time for, or all"
     assert slow_plan.settings["train.lr"] < fast_plan.settings["train.lr"]
 
 

@@ -15,7 +15,7 @@ from regard.decode.kernels.plain import Beams
 
 PART = 2048  # columns of logits of one program
 LIMIT = 16384  # candidates of a sentence that one program compares
-ONE_WARP = 1024  # up to so many by one warp, which waits for no other
+ONE_WARP = 1024  # candidates that one warp compares, which waits for no other
 COLUMNS = 64  # of texts and tables that are copied at once
 
 
