@@ -18,8 +18,7 @@ from regard.serve.loop import ServingLoop
 WATCH_INTERVAL = 1.0  # seconds between two checks of work that may hang
 T = TypeVar("T")
 MIN_REST = 0.0005  # seconds of work after which the event loop rests: its timers are not more precise
-REST = 2  # times as long as it worked: the engine's thread needs the interpreter's lock, too
-MAX_REST = 0.04  # seconds that outputs wait at most while it rests
+MAX_REST = 0.02  # seconds that outputs wait at most while it rests
 log = logging.getLogger(__name__)
 
 
@@ -143,7 +142,7 @@ class ThreadBridge:
     """Passes outputs of engine threads to the event loop; collected outputs are passed in one call.
 
     The receivers work on them right after that call. The next outputs are delivered at once, unless that work
-    took long and they come before REST times as much has passed: then the loop is behind, and they are
+    took long and they come before as much time has passed again: then the loop is behind, and they are
     collected until then, so that the engines and other requests have their turn.
     """
 
@@ -192,7 +191,7 @@ class ThreadBridge:
         if isinstance(self.loop, ServingLoop):
             self.loop.watched.busy_since = time.monotonic()  # with other work
         if worked > MIN_REST:
-            self.rests_until = self.loop.time() + min(REST * worked, MAX_REST)
+            self.rests_until = self.loop.time() + min(worked, MAX_REST)
         self.scheduled = False  # before the outputs are counted, so that none is left behind
         if self.batches:
             self.scheduled = True
