@@ -20,6 +20,8 @@ import torch
 
 sys.dont_write_bytecode = False
 torch.set_num_threads(1)
+if not torch.cuda.is_available():  # Triton's kernels are interpreted, if it is installed; it reads this once
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 MEMORY = Path("/dev/shm")  # a disk in memory, where there is one: the tests write some 100,000 files
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= 4 * 2**30:

@@ -19,36 +19,43 @@ def slope_kernel(
 ):  # fmt: skip
     """losses[r] = count (logsumexp - aim); then logits[r] = count (softmax - (1-ε) one-hot), 0 beyond V.
 
-    Sums are kept for each column of a block, and added up at the end.
+    Maxima and sums are kept for each column of two blocks, and combined at the end. Powers are of 2, which is
+    what the hardware computes.
     """
+    LOG2E: tl.constexpr = 1.4426950408889634
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     target, count = tl.load(targets + row), tl.load(counts + row)
     columns = tl.arange(0, BLOCK)
     largest = tl.full([BLOCK], -1e30, tl.float32)
     total, sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for start in range(0, V, BLOCK):
+    for start in range(0, V, 2 * BLOCK):
         i = start + columns
-        z = tl.load(logits + i, mask=i < V, other=-float("inf")).to(tl.float32)
-        gap = z - largest
-        e = tl.exp(-tl.abs(gap))
-        total = tl.where(gap > 0, total * e + 1.0, total + e)
-        largest = tl.maximum(largest, z)
+        a = tl.load(logits + i, mask=i < V, other=-float("inf")).to(tl.float32)
+        b = tl.load(logits + i + BLOCK, mask=i + BLOCK < V, other=-float("inf")).to(tl.float32)
+        before = largest
+        largest = tl.maximum(largest, LOG2E * tl.maximum(a, b))
+        more = tl.exp2(LOG2E * a - largest) + tl.exp2(LOG2E * b - largest)
+        total = total * tl.exp2(before - largest) + more
         if SMOOTH:
-            sums += tl.where(i < V, z, 0.0)
+            sums += tl.where(i < V, a, 0.0) + tl.where(i + BLOCK < V, b, 0.0)
     highest = tl.max(largest, 0)
-    logsumexp = highest + tl.log(tl.sum(total * tl.exp(largest - highest), 0))
-    aim = tl.load(logits + target).to(tl.float32)
+    log2sum = highest + tl.log2(tl.sum(total * tl.exp2(largest - highest), 0))
+    at_target = tl.load(logits + target).to(tl.float32)
+    aim = at_target
     if SMOOTH:
         aim += smoothing * (tl.sum(sums, 0) / V - aim)
-    tl.store(losses + row, (logsumexp - aim) * count)
+    tl.store(losses + row, (log2sum / LOG2E - aim) * count)
     if LEARN:
         tl.debug_barrier()  # the target's logit is read before it is overwritten
         for start in range(0, C, BLOCK):
             i = start + columns
             z = tl.load(logits + i, mask=i < V, other=-float("inf")).to(tl.float32)
-            slope = tl.exp(z - logsumexp) - tl.where(i == target, 1.0 - smoothing, 0.0)
-            tl.store(logits + i, (slope * count).to(logits.dtype.element_ty), mask=i < C)
+            slope = tl.exp2(LOG2E * z - log2sum) * count
+            tl.store(logits + i, slope.to(logits.dtype.element_ty), mask=i < C)
+        tl.debug_barrier()  # the target's slope replaces the one of the loop
+        slope = (tl.exp2(LOG2E * at_target - log2sum) - (1.0 - smoothing)) * count
+        tl.store(logits + target, slope.to(logits.dtype.element_ty))
 
 
 def split_evenly(N: int, limit: int) -> int:

@@ -55,6 +55,7 @@ def check_kernels(device: torch.device, report: Callable[[str, Exception], None]
     for what, module, flag, agree in (
         ("the fused loss", loss, "FUSED", loss.fused_agrees),
         ("the kernel for short rows", joint, "SHORT_ROWS", joint.short_rows_agree),
+        ("the kernels that split heads", joint, "SPLIT_HEADS", joint.split_heads_agree),
     ):
         if not getattr(module, flag):
             continue

@@ -256,6 +256,7 @@ def test_a_wrong_kernel_is_noticed(kernel: type, right: bool, monkeypatch: pytes
     monkeypatch.setattr(loss, "fused_agrees", lambda device: right)
     reports: list[str] = []
     monkeypatch.setattr(joint, "SHORT_ROWS", False)
+    monkeypatch.setattr(joint, "SPLIT_HEADS", False)
     compilation.check_kernels(torch.device("cuda"), lambda what, error: reports.append(what))
     assert loss.FUSED == right
     assert bool(reports) != right

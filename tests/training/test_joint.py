@@ -80,10 +80,11 @@ def test_low_rank_updates_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_a_wrong_kernel_for_short_rows_is_noticed(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_is_noticed(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = joint.Attention.forward
     monkeypatch.setattr(joint.JointAttention, "forward", lambda *a, **how: factor * plain(*a, **how))
     assert joint.short_rows_agree(torch.device("cpu")) == (factor == 1.0)
+    assert joint.split_heads_agree(torch.device("cpu")) == (factor == 1.0)
 
 
 def test_packed_conversations_stay_apart() -> None:

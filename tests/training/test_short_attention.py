@@ -1,7 +1,5 @@
 """The kernels for short rows agree with plain attention; without a GPU, in Triton's interpreter."""
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
@@ -9,8 +7,6 @@ from torch import Tensor
 from regard.core.attention import fused_attention, padding_mask, split
 from regard.core.positions import Rotary, rotate
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 B, H, T, S, d = 3, 2, 73, 83, 32
