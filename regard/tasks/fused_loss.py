@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, WARPS = 2048, 8  # columns at a time
+BLOCK, WARPS = 4096, 16  # columns at a time
 ALIGNED = 128  # a multiple of the tiles of matrix units
 
 
