@@ -34,7 +34,7 @@ class BytesDropout(nn.Dropout):
 
 
 def bits_for(p: float) -> int:
-    return 8 if (p * 2**8).is_integer() else 16
+    return 8 if p * 2**8 % 1 == 0 else 16
 
 
 def threshold(p: float, bits: int) -> int:

@@ -92,7 +92,9 @@ def test_compiled_layers_of_one_shape_drop_different_elements(backend: str) -> N
         return dropouts[0](x), dropouts[1](x), dropouts[2](x), dropouts[2](x)
 
     torch._dynamo.reset()
-    compiled: Callable[[Tensor], tuple[Tensor, ...]] = torch.compile(function, backend=backend)
+    compiled: Callable[[Tensor], tuple[Tensor, ...]] = torch.compile(
+        function, backend=backend, fullgraph=True
+    )
     x, results = numbers(64, 33), []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
