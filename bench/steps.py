@@ -1,7 +1,7 @@
 """Measure whole training steps of several tasks: tokens per second, memory, and where the time goes.
 
     python bench/steps.py ROW [--pairs FOLDER] [--profile FILE] [--losses N] [--begin SECONDS]
-                          [--without graphs|joint|short|narrow] [--set K=V]
+                          [--without graphs|joint|short|narrow|bytes|round] [--set K=V]
 
 ROW is gpt2, bert, mini, base (a Transformer on pairs) or tiny (the default translator). FOLDER holds Multi30k
 (train.en.gz, train.de.gz). Rates are targets per second, without padding. With --begin, those of each second
@@ -24,7 +24,7 @@ import torch
 from regard.data import Corpus, PairConfig, Stream
 from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig
 from regard.runs import recipe
-from regard.tasks import Fill, FillConfig, Translate, TranslateConfig, Write, WriteConfig
+from regard.tasks import Fill, FillConfig, Translate, TranslateConfig, Write, WriteConfig, loss
 from regard.tasks.request import DataRequest
 from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training import compilation, joint
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--profile", metavar="FILE")
     parser.add_argument("--losses", type=int, default=0, help="print the losses of so many steps")
     parser.add_argument("--begin", type=float, default=0, metavar="SECONDS")
-    parts = "graphs", "joint", "short", "narrow"
+    parts = "graphs", "joint", "short", "narrow", "bytes", "round"
     parser.add_argument("--without", choices=parts, action="append", default=[])
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
@@ -160,6 +160,10 @@ def main() -> None:
         joint.SHORT_ROWS = False
     if "narrow" in options.without:
         step_module.narrow_residuals = lambda model: None
+    if "bytes" in options.without:
+        step_module.drop_by_bytes = lambda model: None
+    if "round" in options.without:
+        loss.ROUND = 1
     device = choose_device("auto")
     begin = time.perf_counter()
     trainer = make_trainer(options.row, device, options.pairs, recipe.assignments(options.set))

@@ -14,6 +14,7 @@ LOGITS_AT_ONCE = 2**27  # logits; above this number, chunks cost no speed and sa
 FUSED = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 FUSED_AT_ONCE = 2**28  # of 16 bits
 FUSED_VOCAB = 1024  # words; with fewer, logits are no larger than the layers' activations
+ROUND = 128  # words; GPU matrix units want round sizes: 50257 were a tenth slower than 50304
 
 
 def cross_entropy(
@@ -33,20 +34,27 @@ def cross_entropy(
     x, targets = x.flatten(0, -2), targets.flatten()  # (N, D), (N,)
     weights = None if weights is None else weights.flatten()  # (N,)
     fused = FUSED and x.is_cuda and W is not None and len(W) >= FUSED_VOCAB
+    multiple = ROUND if x.is_cuda else 1
     if W is not None and (fused or len(targets) * len(W) > LOGITS_AT_ONCE):
-        # GPU matrix units want round sizes: 50257 words were a tenth slower than 50304
-        at_once, multiple = FUSED_AT_ONCE if fused else LOGITS_AT_ONCE, 128 if x.is_cuda else 1
-        rows = max(1, at_once // len(W))
+        rows = max(1, (FUSED_AT_ONCE if fused else LOGITS_AT_ONCE) // len(W))
         return chunked_cross_entropy(x, W, targets, rows, multiple, smoothing, bias, weights, fused)
     if W is not None and bias is not None:
         # The bias as a column of W: sums and gradients round as before, and old runs resume bit for bit.
         x, W = F.pad(F.pad(x, (0, 1), value=1.0), (0, 7)), torch.cat([W, F.pad(bias[:, None], (0, 7))], dim=1)
-    logits = x if W is None else F.linear(x, W)
+    logits = x if W is None else round_product(x, W, multiple)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     how = {"ignore_index": IGNORED, "label_smoothing": smoothing}
     if weights is None:
         return F.cross_entropy(logits, targets, reduction="sum", **how)  # type: ignore[arg-type]
     return (F.cross_entropy(logits, targets, reduction="none", **how) * weights).sum()  # type: ignore[arg-type]
+
+
+def round_product(x: Tensor, W: Tensor, multiple: int) -> Tensor:
+    """x Wᵀ, for a W with rows of zeros below, so that their number is a multiple of `multiple`."""
+    V = len(W)
+    if V % multiple == 0:
+        return F.linear(x, W)
+    return F.linear(x, F.pad(W, (0, 0, 0, -V % multiple)))[:, :V]
 
 
 def token_losses(x: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -12,6 +12,7 @@ from regard.errors import UserError
 from regard.tasks import Batch
 from regard.training import compilation, distributed
 from regard.training.config import TrainConfig
+from regard.training.dropout import drop_by_bytes
 from regard.training.fp8 import use_fp8
 from regard.training.graphs import Graphs, set_value
 from regard.training.joint import join_products
@@ -47,6 +48,7 @@ class TrainStep:
             join_products(model)
             if bf16 and compilation.should_compile(task, c, device, graphs):
                 narrow_residuals(model)
+                drop_by_bytes(model)
         if c.precision == "fp8":
             use_fp8(model, device)
         if c.recompute:

@@ -206,12 +206,28 @@ def test_a_bias_is_part_of_the_logits(
     logits = x @ W.mT + bias
     want = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
     expected = torch.autograd.grad(want / 3, (x, W, bias))
+    round_product = loss.round_product
+    monkeypatch.setattr(loss, "round_product", lambda x, W, _: round_product(x, W, multiple))  # as on a GPU
     for got in (
         cross_entropy(x, W, targets, smoothing, bias),
         chunked_cross_entropy(x, W, targets, 5, multiple, smoothing, bias),
     ):
         torch.testing.assert_close(got, want)
         torch.testing.assert_close(torch.autograd.grad(got / 3, (x, W, bias)), expected)
+
+
+@pytest.mark.parametrize("multiple", [1, V, 16, 128])
+def test_a_product_of_round_size_is_the_same(multiple: int) -> None:
+    x, W, _ = batch(torch.float64)
+    y, want = loss.round_product(x, W, multiple), x @ W.mT
+    torch.testing.assert_close(y, want)
+    slope = torch.randn(N, V, dtype=torch.float64)
+    expected = torch.autograd.grad(want, (x, W), slope)
+    torch.testing.assert_close(torch.autograd.grad(y, (x, W), slope), expected)
+    with RecordedOperations() as operations:
+        loss.round_product(x, W, multiple)
+    widths = {shape[1] for _, shape in operations.results if shape[0] == N}
+    assert widths == {V, -(-V // multiple) * multiple}
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
