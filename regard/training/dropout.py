@@ -1,8 +1,9 @@
 """Dropout from random bytes, for compiled models on a GPU.
 
-Compiled code computes Philox anew for every element, forward and backward, and uses one of its four numbers.
-Here torch's own kernel draws bits with all four, and they are kept for the backward pass: a byte for an
-element where p is a multiple of 1/256, else two.
+Compiled code computes Philox for every element, and uses one of its four numbers. Here torch's own kernel
+draws bits with all four: a byte for an element where p is a multiple of 1/256, else two. Which elements stay
+is kept for the backward pass, in which torch's own kernel drops their gradients: as a part of the compiled
+kernel for the gradient of a norm, it would make that one three times as slow.
 """
 
 import math
@@ -30,7 +31,8 @@ class BytesDropout(nn.Dropout):
         # Equal calls would be merged into one, if nothing told them apart. Numbers that torch drew are never
         # merged, and none at all cost nothing.
         apart = torch.randint(2, (0,), device=x.device)
-        return drop(x, random_bits(apart, x.shape, bits_for(self.p)), self.p)
+        y: Tensor = Drop.apply(x, random_bits(apart, x.shape, bits_for(self.p)), self.p)
+        return y
 
 
 def bits_for(p: float) -> int:
@@ -42,11 +44,30 @@ def threshold(p: float, bits: int) -> int:
     return round(p * 2**bits)
 
 
-def drop(x: Tensor, bits: Tensor, p: float) -> Tensor:
+class Drop(torch.autograd.Function):
     """x without the elements whose bits are among the lowest numbers; the others grow by as much."""
-    count = 2 ** (8 * bits.itemsize)
-    limit = threshold(p, 8 * bits.itemsize)
-    return torch.where(bits >= limit - count // 2, x * (count / (count - limit)), 0.0)
+
+    @staticmethod
+    def forward(ctx, x, bits, p):
+        count = 2 ** (8 * bits.itemsize)
+        limit = threshold(p, 8 * bits.itemsize)
+        stays, ctx.scale = bits >= limit - count // 2, count / (count - limit)
+        ctx.save_for_backward(stays)
+        return torch.where(stays, x * ctx.scale, 0.0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.ops.regard.drop_gradient(grad, *ctx.saved_tensors, ctx.scale), None, None
+
+
+@torch.library.custom_op("regard::drop_gradient", mutates_args=())
+def drop_gradient(grad: Tensor, stays: Tensor, scale: float) -> Tensor:
+    return torch.ops.aten.native_dropout_backward(grad, stays, scale)
+
+
+@drop_gradient.register_fake
+def _(grad, stays, scale):
+    return torch.empty_like(grad)
 
 
 @torch.library.custom_op("regard::random_bits", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.core.layers import Block
 from regard.models import GPT, GPTConfig
 from regard.training.compilation import CompiledBlocks
-from regard.training.dropout import SIGNED, BytesDropout, bits_for, drop, drop_by_bytes, random_bits
+from regard.training.dropout import SIGNED, BytesDropout, Drop, bits_for, drop_by_bytes, random_bits
 from regard.training.joint import join_products
 from regard.training.recompute import recompute_blocks
 from regard.training.residuals import narrow_residuals
@@ -46,12 +46,12 @@ def plain(x: Tensor, bits: Tensor, p: float) -> Tensor:
 def test_of_all_numbers_of_so_many_bits_a_share_p_is_dropped(p: float) -> None:
     dtype = SIGNED[bits_for(p)]
     bits = torch.arange(torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1).to(dtype)
-    y = drop(torch.ones(len(bits)), bits, p)
+    y = Drop.apply(torch.ones(len(bits)), bits, p)
     assert abs(float((y == 0).double().mean()) - p) <= (0 if len(bits) == 256 else 2**-17)
     assert float(y.double().mean()) == pytest.approx(1, abs=1e-6)
     x = torch.randn(len(bits))
-    torch.testing.assert_close(drop(x, bits, p), plain(x, bits, p))
-    assert drop(x.bfloat16(), bits, p).dtype == torch.bfloat16
+    torch.testing.assert_close(Drop.apply(x, bits, p), plain(x, bits, p))
+    assert Drop.apply(x.bfloat16(), bits, p).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("bits", SIGNED)
