@@ -6,6 +6,7 @@ Shapes: B batch, C channels, H height, W width, R room for an image, N pixels of
 """
 
 import functools
+import importlib.util
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from regard.vision.decoding import Axis, Part, Shape, Size, part_of, resize_imag
 
 BITS = 22  # of the fraction of a weight, in Pillow's Resample.c
 AT_ONCE = 2**24  # numbers that are resized at a time: a few buffers of 64 MiB
+FUSED = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 SHARE = 0.9  # of the images have room to be resized on the device
 
 
@@ -50,10 +52,10 @@ def resize_parts(rooms: Tensor, parts: Sequence[Part], shape: Shape) -> Tensor:
         rows = [row for row, part in enumerate(parts) if part[2] == columns_first]
         for i in range(0, len(rows), size):
             index = torch.tensor(rows[i : i + size], device=device)
-            x = rooms[index].permute(0, 3, 1, 2).int().contiguous()  # (B, C, R, R)
+            x = rooms[index].permute(0, 3, 1, 2)  # (B, C, R, R)
             for dim, (first, weights) in [(-2, down), (-1, across)][:: 1 if columns_first else -1]:
                 x = resample(x, dim, first[index], weights[index])
-            result[index] = x.to(torch.uint8)
+            result[index] = x
     return result
 
 
@@ -108,7 +110,16 @@ def bicubic(x: Tensor) -> Tensor:
 
 
 def resample(x: Tensor, dim: int, first: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted sums along a dimension, -1 or -2, of numbers (B, C, R, R), from 0 to 255."""
+    """Return the weighted sums along a dimension, -1 or -2, of images (B, C, H, W), as images."""
+    if FUSED and x.is_cuda:
+        from regard.data import resizing_kernel
+
+        return resizing_kernel.resample(x, dim, first, weights, BITS)
+    return plain_resample(x, dim, first, weights)
+
+
+def plain_resample(x: Tensor, dim: int, first: Tensor, weights: Tensor) -> Tensor:
+    x = x.int()
     B, C, *size = x.shape
     size[dim] = first.shape[1]
     shape = (B, 1, 1, -1) if dim == -1 else (B, 1, -1, 1)
@@ -116,4 +127,4 @@ def resample(x: Tensor, dim: int, first: Tensor, weights: Tensor) -> Tensor:
     for k in range(weights.shape[-1]):
         index = (first + k).clamp(max=x.shape[dim] - 1).view(shape).expand(B, C, *size)
         total.addcmul_(x.gather(dim, index), weights[..., k].view(shape))
-    return (total >> BITS).clamp(0, 255)
+    return (total >> BITS).clamp(0, 255).to(torch.uint8)

@@ -47,6 +47,21 @@ def test_pixels_are_those_of_pillow(sources, shape):
         assert torch.equal(resized, torch.from_numpy(wanted))
 
 
+@pytest.mark.parametrize("dim", [-1, -2])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_kernel_and_plain_operations_agree(dim, channels):
+    pytest.importorskip("triton")
+    from regard.data import resizing_kernel
+
+    random, device = torch.Generator().manual_seed(0), "cuda" if torch.cuda.is_available() else "cpu"
+    rooms = torch.randint(256, (5, 23, 23, channels), generator=random, dtype=torch.uint8).to(device)
+    x = rooms.permute(0, 3, 1, 2)[:, :, :19] if dim == -1 else rooms.permute(0, 3, 1, 2)[..., :17]
+    axes = [(8.0, 22.0, 24, 4), (0.0, 11.0, 11, 0), (0.5, 14.5, 15, 0), (2.0, 13.0, 31, 0), (0.0, 7.0, 7, 0)]
+    first, weights = resizing.filters(axes, 7, torch.device(device))
+    wanted = resizing.plain_resample(x, dim, first, weights)
+    assert torch.equal(resizing_kernel.resample(x, dim, first, weights, resizing.BITS), wanted)
+
+
 def test_both_orders_are_used(sources):
     rooms = np.zeros((len(sources), 99, 99, 3), np.uint8)
     orders = [decode_part(source, (3, 29, 23), room)[2] for source, room in zip(sources, rooms, strict=True)]
