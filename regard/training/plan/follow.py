@@ -93,7 +93,7 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None,
         plan = plan_student(request, teachers, parent, job)
     else:
         plan = plan_request(request, parent, bool(job.valid))
-        if machine is not None and machine.here and not machine.gpu:
+        if trial.is_timed(machine):
             plan = trial.adjust(
                 plan, lambda pace: plan_request(paced(request, pace), parent, bool(job.valid))
             )

@@ -19,7 +19,7 @@ from regard.runs import recipe
 from regard.training.optimizers import make_optimizers
 from regard.training.plan.plan import Plan, rows_of, vocab_of
 from regard.training.plan.precision import COMPILED_FASTER
-from regard.training.plan.speed import Row, read_remembered, remember, remembered_path, step_seconds
+from regard.training.plan.speed import Machine, Row, read_remembered, remember, remembered_path, step_seconds
 
 LARGEST = 0.5  # seconds that a step should take by the plan; of larger ones, fewer rows are timed
 BUDGET = 0.6  # seconds after which no other step is timed
@@ -27,6 +27,11 @@ REPEATS = 4  # steps, of which the fastest counts; the first one of a process is
 HEAVIEST = 6e7  # weights of a model that is made for this; larger ones take longer than it is worth
 MATTERS = 1.1  # a plan is made again if its steps take so many times what it expected
 REMEMBERED = 500  # results
+
+
+def is_timed(machine: Machine | None) -> bool:
+    """Return whether steps can be timed: on this machine. A GPU's are as fast as they get once compiled."""
+    return machine is not None and machine.here and not machine.gpu
 
 
 def adjust(plan: Plan, make: Callable[[float], Plan]) -> Plan:
@@ -109,13 +114,14 @@ def random_inputs(row: Row, rows: int, vocab: int) -> list[Tensor]:
     return inputs
 
 
-def take_step(model: Any, inputs: list[Tensor], predicted: int, vocab: int, bf16: bool) -> None:
+def take_step(model: nn.Module, inputs: list[Tensor], predicted: int, vocab: int, bf16: bool) -> None:
     """A pass forward and back, with the loss of as many tokens as a task predicts."""
-    forward = model.hidden if hasattr(model, "hidden") else model
+    forward: Any = model.hidden if hasattr(model, "hidden") else model
+    logits_of: Any = getattr(model, "logits", None)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         x = forward(*inputs)
         loss = x.float().square().mean()
-        if predicted and hasattr(model, "logits"):
-            logits = model.logits(x.flatten(0, -2)[:predicted])
+        if predicted and logits_of is not None:
+            logits = logits_of(x.flatten(0, -2)[:predicted])
             loss = loss + F.cross_entropy(logits.float(), torch.zeros(len(logits), dtype=torch.long))
     loss.backward()
