@@ -2,8 +2,8 @@
 
     python -m bench.plan run SWEEP ... --data DIR [--workers 14] [--seconds 250] [--out rows.jsonl]
     python -m bench.plan page [rows.jsonl ...]
-    python -m bench.plan estimates --data DIR [--minutes 0.25] [--threads 2] [--processor]
-    python -m bench.plan kinds DIR [--seconds 20] [--seed 1] [--again 2] [--only KIND ...]
+    python -m bench.plan estimates --data DIR [--minutes 0.25] [--threads 2] [--processor] [--out FILE]
+    python -m bench.plan kinds DIR [--seconds 20] [--seed 1] [--again 2] [--only KIND ...] [--out FILE]
 
 `run` trains the models of a sweep (bench/rows/sweeps.py), several at once: each worker starts Python once and
 takes one training after another. Each row of the output is a training: its settings, and every evaluation.
@@ -52,6 +52,7 @@ def main() -> None:
         "--processor", action="store_true", help="time of the processor: others use it, too"
     )
     estimate.add_argument("--only", nargs="+", default=[])
+    estimate.add_argument("--out", type=Path, help="a file that gets a line of JSON for each training")
     estimate.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     kinds = commands.add_parser("kinds")
     kinds.add_argument("folder", type=Path)
@@ -61,14 +62,16 @@ def main() -> None:
         "--again", type=int, default=2, help="other seeds, with which the best is trained again"
     )
     kinds.add_argument("--only", nargs="+", choices=list(RECIPES), default=list(RECIPES))
+    kinds.add_argument("--out", type=Path, help="a file that gets a line of JSON for each set")
     options = parser.parse_args()
     if options.command == "run":
         run_jobs(options)
     elif options.command == "estimates":
         how = (options.minutes, options.threads, options.processor)
-        estimates.compare(options.data, *how, options.only, options.device)
+        estimates.compare(options.data, *how, options.only, options.device, options.out)
     elif options.command == "kinds":
-        hand_tuning.compare(options.folder, options.only, options.seconds, options.seed, options.again)
+        how_long = (options.seconds, options.seed, options.again)
+        hand_tuning.compare(options.folder, options.only, *how_long, options.out)
     else:
         add_rows(options.rows)
         write_page()

@@ -133,6 +133,8 @@ ROWS = {
     "cpu-translate-10000": translate(5, None, cpu=True, pairs=10_000),
     "cpu-fill": fill(15, cpu=True),
     "cpu-sst2": classify(5, 83, "cpu-fill", cpu=True),
+    "cpu-fill-10": fill(10, cpu=True),
+    "cpu-sst2-10": classify(5, 83, "cpu-fill-10", cpu=True),
     "cpu-sst2-scratch": classify(5, 80, cpu=True),
     "cpu-see": see(6, 90.5, cpu=True),
     "cpu-caption": caption(15, 14, cpu=True),

@@ -48,13 +48,16 @@ def measure(
     processor, where others use it, too."""
     import torch
 
-    from regard.training import trainer
+    from regard.training import throughput, trainer
     from regard.training.build import plan, train
+    from regard.training.plan import trial
     from regard.training.reporter import Reporter
 
     torch.set_num_threads(threads)
     if by_processor:
-        trainer.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment]
+        clock = SimpleNamespace(monotonic=time.process_time, perf_counter=time.process_time)
+        for module in (trainer, throughput, trial):
+            module.time = clock  # type: ignore[attr-defined]
     Reporter.show_sample = lambda *arguments: None  # type: ignore[method-assign]
     files = [str(data / name) for name in case.data]
     settings = case.settings | {"train.device": device}
@@ -81,6 +84,7 @@ def measure(
             "batch": planned.batch,
             "cost": vars(planned.cost),
             "peak": planned.request.machine.peak if planned.request.machine else None,
+            "pace": planned.request.machine.pace if planned.request.machine else None,
             "stepping": [[r["step"], round(r["elapsed"], 2)] for r in rows if "loss" in r],
             "evaluations": sum("valid_loss" in r for r in rows),
         }
@@ -88,9 +92,15 @@ def measure(
 
 
 def compare(
-    data: Path, minutes: float, threads: int, by_processor: bool, only: list[str], device: str = "cpu"
+    data: Path,
+    minutes: float,
+    threads: int,
+    by_processor: bool,
+    only: list[str],
+    device: str = "cpu",
+    out: Path | None = None,
 ) -> None:
-    """Print a table, and one line of JSON."""
+    """Print a table, and one line of JSON; write one for each training to `out`."""
     context = multiprocessing.get_context("spawn")
     rows = []
     print("| recipe | settings | weights | steps | seconds | expected | GB | expected |")
@@ -111,6 +121,9 @@ def compare(
         row = results.get()
         worker.join()
         rows.append(row)
+        if out is not None:
+            with open(out, "a") as file:
+                file.write(json.dumps(row) + "\n")
         settings = ", ".join(f"{k} {v}" for k, v in case.settings.items())
         seconds = f"{row['seconds']:.1f} | {row['expected_seconds']:.1f}"
         memory = f"{row['bytes'] / 1e9:.3f} | {row['expected_bytes'] / 1e9:.3f}"

@@ -37,16 +37,21 @@ BY_HAND: list[dict[str, Any]] = [
 ]
 
 
-def compare(folder: Path, kinds: list[str], seconds: float, seed: int, again: int = 0) -> None:
-    """Print a table, and one line of JSON."""
+def compare(
+    folder: Path, kinds: list[str], seconds: float, seed: int, again: int = 0, out: Path | None = None
+) -> None:
+    """Print a table, and one line of JSON; write one for each set to `out`."""
     import torch
 
-    from regard.training import trainer
+    from regard.training import throughput, trainer
+    from regard.training.plan import trial
     from regard.training.reporter import Reporter
 
     torch.set_num_threads(1)
     Reporter.show_sample = lambda *arguments: None  # type: ignore[method-assign]
-    trainer.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment]
+    clock = SimpleNamespace(monotonic=time.process_time, perf_counter=time.process_time)
+    for module in (trainer, throughput, trial):
+        module.time = clock  # type: ignore[attr-defined]
     rows = []
     print(
         "| set | figure | plan | best by hand | which | plan / hand | again: plan | by hand | plan / hand |"
@@ -57,6 +62,9 @@ def compare(folder: Path, kinds: list[str], seconds: float, seed: int, again: in
             write_set(folder / name, name, megabytes=2)
         row = compare_kind(folder / name, name, seconds, seed, again)
         rows.append(row)
+        if out is not None:
+            with open(out, "a") as file:
+                file.write(json.dumps(row | {"seconds": seconds, "seed": seed}) + "\n")
         figures = [f"{row[key]:.4f}" for key in ("plan", "best")]
         figures += [str(row["which"]), f"{row['plan'] / max(1e-9, row['best']):.3f}"]
         if again:

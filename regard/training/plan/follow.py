@@ -13,6 +13,7 @@ from regard.runs.model import Model
 from regard.tasks import TASKS
 from regard.training import distributed
 from regard.training.job import Job
+from regard.training.plan import trial
 from regard.training.plan.facts import compare_sizes, read_facts
 from regard.training.plan.finetune import Base, choose_batch, finetune_settings
 from regard.training.plan.plan import Plan, make_plan, rows_of, seconds_to_train
@@ -92,6 +93,10 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None,
         plan = plan_student(request, teachers, parent, job)
     else:
         plan = plan_request(request, parent, bool(job.valid))
+        if trial.is_timed(machine):
+            plan = trial.adjust(
+                plan, lambda pace: plan_request(paced(request, pace), parent, bool(job.valid))
+            )
     split = f"evaluated on {', '.join(job.valid[:2])}" if job.valid else ""
     if not job.valid and not job.built_in:
         split = describe_held_out(share_held_out(task, plan.section("data"), rows), rows)
@@ -99,6 +104,12 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None,
         reading.sources.values(), split, facts.share < 1, [*job.notes, *reading.notes]
     )
     return plan
+
+
+def paced(request: Request, pace: float) -> Request:
+    """The request for a machine whose steps take so many times what its speed says."""
+    assert request.machine is not None
+    return replace(request, machine=replace(request.machine, pace=pace))
 
 
 def share_held_out(task: str, section: Mapping[str, Any], rows: int) -> float:

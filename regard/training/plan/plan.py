@@ -12,7 +12,15 @@ from regard.training.plan.built_in import BUILT_IN
 from regard.training.plan.finetune import choose_weights
 from regard.training.plan.rules import Size
 from regard.training.plan.sizes import SHARE, Request, evaluation_seconds, fine_passes, scale_cost, sizes
-from regard.training.plan.speed import READING, Cost, Row, cost_of, memory_of, step_seconds
+from regard.training.plan.speed import (
+    READING,
+    Cost,
+    Row,
+    cost_of,
+    free_units,
+    memory_of,
+    step_seconds,
+)
 
 STREAMS = ("write", "fill", "restore", "words")  # running text
 ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
@@ -229,8 +237,9 @@ def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None)
     assert request.machine is not None
     minutes, seconds = request.minutes or rules.DEFAULT_MINUTES, seconds_to_train(plan)
     readable, one = limit, evaluation_seconds(request, cost, units)
+    free = 0.0 if request.gpu else min(free_units(request.machine, cost), units / 8)
     for _ in range(4):  # the batch depends on the total, and the total on the batch
-        step = batch or rules.choose_batch(advice, min(readable, limit), row.units, request.gpu)
+        step = batch or rules.choose_batch(advice, min(readable, limit), row.units, request.gpu, free)
         times = rules.count_evaluations(min(readable, limit) / units, one / seconds)
         left = max(0.3 * seconds, seconds - times * one)
         readable = left / step_seconds(request.machine, cost, step, minutes >= COMPILED) * step
@@ -364,14 +373,16 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
         plan.choose(weights.key, weights.value, f"{weights.reason} ({weights.source})")
     plan.choose("train.optimizer", advice.optimizer, best)
     plan.choose(
-        "train.lr", rules.choose_lr(advice, candidate.size.dim, candidate.batch), "by width and batch"
+        "train.lr",
+        rules.choose_lr(advice, candidate.size.dim, candidate.batch, steps),
+        "by width, batch and steps",
     )
     plan.choose("train.warmup", rules.choose_warmup(steps), "7 % of the steps")
     plan.choose("train.schedule", rules.choose_schedule(task, pressure), often)
     plan.choose("train.beta2", advice.beta2, best)
     plan.choose("train.weight_decay", rules.choose_weight_decay(advice, pressure), often)
     if "dropout" in fields:
-        plan.choose("model.dropout", rules.choose_dropout(advice, pressure), often)
+        plan.choose("model.dropout", rules.choose_dropout(advice, pressure, passes), often)
     if steps >= AVERAGED:
         plan.choose("train.ema", advice.ema, best)
     plan.choose("task.smoothing", advice.smoothing, best)

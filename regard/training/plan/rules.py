@@ -13,6 +13,8 @@ from regard.core.recurrent import CELLS
 from regard.training.plan.facts import Facts, Side
 
 DEFAULT_MINUTES = 5.0
+LARGER = 4.0  # times the best batch, which costs about 2 % of the loss (docs/plan.md)
+MANY, FASTEST = 600, 8.0  # steps; in fewer, Muon's rate is up to so many times as high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +106,9 @@ def advice_for(task: str, kind: str) -> Advice:
 def choose_tokenizer(task: str, facts: Facts) -> dict[str, Any]:
     """The kind of tokenizer and its vocabulary, as settings of [data].
 
-    Characters if there is too little text to learn words from (nanoGPT: Shakespeare, 1.1 MB), and of pairs
-    whose sides are single words, as words and their pronunciations (Yolchuyeva et al. 2019 read graphemes),
-    or of single words that have a class (4,500 names: 95 %; with word pieces, 36 %).
+    Characters if there is too little text to learn words from (nanoGPT: Shakespeare, 1.1 MB), and of pairs of
+    single words, as words and their pronunciations (Yolchuyeva et al. 2019), or of single words that have a
+    class (4,500 names: 95 %; with word pieces, 36 %).
     A side of few different words that are often repeated, such as phonemes, is read word by word.
     """
     if task == "words":
@@ -114,10 +116,9 @@ def choose_tokenizer(task: str, facts: Facts) -> dict[str, Any]:
     if task in ("see", "hear") or facts.vocab:  # pictures; or a text that was prepared
         return {}
     if task == "write":
-        kind = "char" if facts.characters < 4_000_000 and facts.source.alphabet < 1000 else "bpe"
-        return {"tokenizer": kind} | (
-            {"vocab": choose_vocab(facts.characters, True)} if kind == "bpe" else {}
-        )
+        if facts.characters < 4_000_000 and facts.source.alphabet < 1000:
+            return {"tokenizer": "char"}
+        return {"tokenizer": "bpe", "vocab": choose_vocab(facts.characters, True)}
     if task == "translate":
         source, target = (symbols(side, facts.rows) for side in (facts.source, facts.target))
         if source and target:
@@ -129,9 +130,7 @@ def choose_tokenizer(task: str, facts: Facts) -> dict[str, Any]:
         vocab = choose_vocab(facts.characters)
         return {"tokenizer": "wordpiece", "target_tokenizer": "bpe", "vocab": vocab}
     kind = "bpe" if task == "restore" else "wordpiece"
-    least = (
-        1000 if task in ("fill", "restore") else 4000 if task == "caption" else 8000
-    )  # labels need no output
+    least = {"fill": 1000, "restore": 1000, "caption": 4000}.get(task, 8000)  # labels need no output
     return {"tokenizer": kind, "vocab": max(least, choose_vocab(facts.characters))}
 
 
@@ -147,8 +146,7 @@ def choose_vocab(characters: int, running: bool = False) -> int:
 
     Measured: 4,000 for Multi30k (4 M characters; 2,000 and 8,192 are worse), 16,000 for reviews and
     WikiText-2 (44 M) for masked words. Interpolated by a power; small ones for little text, Sennrich & Zhang
-    2019. Running text, WikiText-2 (11 M): 16,000 before 8,000 and 2,000 in 1.3 and in 5 passes (bits per
-    byte).
+    2019. Running text, WikiText-2 (11 M): 16,000 before 8,000 and 2,000 in 1.3 and in 5 passes.
     """
     size = 16000 * (characters / 11e6) ** 0.5 if running else 4000 * (max(1, characters) / 4e6) ** 0.6
     return int(min(32_000, max(1000, round(size, -3))))
@@ -240,10 +238,13 @@ def too_large_for(advice: Advice, weights: float, units: float, readable: float)
 # Steps
 
 
-def choose_batch(advice: Advice, units: float, row: float, gpu: bool) -> int:
+def choose_batch(advice: Advice, units: float, row: float, gpu: bool, free: float = 0.0) -> int:
     """Units of a step, by the units that are read: the critical batch grows with their square root (Zhang et
-    al. 2025), and a gradient needs eight rows at least. A GPU takes larger ones in the same time."""
-    return round_power(max(8 * row, advice.batch[gpu] * math.sqrt(units)))
+    al. 2025), and a gradient needs eight rows at least. A GPU takes larger ones in the same time, and so does
+    a CPU if the model is tiny: `free` units take as long as the rest of a step, such as Muon's update. With
+    1 + c / batch as many steps (McCandlish et al. 2018) of 1 + batch / free, √(c free) is fastest."""
+    batch = max(8 * row, advice.batch[gpu] * math.sqrt(units))
+    return round_power(max(batch, min(math.sqrt(batch * free), LARGER * batch)))
 
 
 def choose_passes(advice: Advice, units: float, readable: float) -> float:
@@ -260,12 +261,15 @@ def choose_warmup(steps: int) -> int:
     return min(400, max(min(20, steps // 4), round(0.07 * steps)))
 
 
-def choose_lr(advice: Advice, dim: int, batch: float) -> float:
+def choose_lr(advice: Advice, dim: int, batch: float, steps: float = math.inf) -> float:
     """Muon's steps have the same size in every shape (Liu et al. 2025), so that one rate suits many widths:
     measured, 0.004 is within 1.3 % of the best loss from dim 64 to 512. That of AdamW falls with the width
-    (Yang et al. 2022). Large batches need more: 0.004 for 4,096 characters, 0.006 - 0.008 for 16,384."""
+    (Yang et al. 2022). Large batches need more: 0.004 for 4,096 characters, 0.006 - 0.008 for 16,384.
+    So do Muon's short runs, whose weights move no further than rate times steps: 0.016 before 0.008 in 97."""
     lr = advice.lr * min(1.0, advice.known / dim) ** advice.falls
     lr *= min(2.0, max(1.0, (batch / 4096) ** advice.rises))
+    if advice.optimizer == "muon":
+        lr *= min(FASTEST, max(1.0, MANY / steps))
     return float(f"{lr:.2g}")
 
 
@@ -287,10 +291,13 @@ def pressure_to_memorise(passes: float, weights_per_unit: float) -> float:
     return often * large
 
 
-def choose_dropout(advice: Advice, pressure: float) -> float:
-    """Shakespeare, 10 M weights: 0.1 at 10 passes, 0.3 at 33; none for 0.8 M. Multi30k: 0.3 at 40 passes."""
+def choose_dropout(advice: Advice, pressure: float, passes: float) -> float:
+    """Shakespeare, 10 M weights: 0.1 at 10 passes, 0.3 at 33; none for 0.8 M. Multi30k: 0.3 at 40 passes.
+
+    None in one pass, which can't be memorised (Geiping & Goldstein 2023), and all of it from four on."""
     few, many = advice.dropout
-    return round(20 * (few + (many - few) * pressure)) / 20
+    repeated = min(1.0, max(0.0, math.log2(max(1.0, passes)) / 2))
+    return round(20 * repeated * (few + (many - few) * pressure)) / 20
 
 
 def choose_weight_decay(advice: Advice, pressure: float) -> float:
@@ -388,7 +395,6 @@ def round_power(value: float) -> int:
 
 def round_nice(value: float) -> int:
     """The nearest of 1, 2, 2.5, 5 times a power of ten."""
-    if value < 1:
-        return 1
+    value = max(1.0, value)
     power = 10 ** math.floor(math.log10(value))
     return int(min((n * power for n in (1, 2, 2.5, 5, 10)), key=lambda n: abs(math.log(n / value))))

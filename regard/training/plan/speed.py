@@ -25,6 +25,9 @@ from regard.training.throughput import peak
 
 # Machines
 
+PROCESS, READING = 0.36e9, 0.13e9  # bytes of Python with torch; and to encode a million characters or more
+IMPORTED = 0.09e9  # bytes of what torch imports after the speed was measured
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -46,6 +49,9 @@ class Machine:
     inside: float = 350e9  # bytes per second from one process to another of the same machine (NVLink)
     between: float = 45e9  # and to one of another machine (400 Gbit/s)
     bf16: bool = False  # a CPU that multiplies bf16 much faster, as all GPUs do
+    here: bool = False  # this machine, on which steps can be timed
+    process: float = PROCESS  # bytes of a process without a model, on a CPU
+    pace: float = 1.0  # the time of a step that was timed, relative to what the other numbers say
 
     @property
     def gpu(self) -> bool:
@@ -86,7 +92,6 @@ MACHINES = {
 WORD = 2e5  # operations for a word of word2vec, from its speed on two cores
 FASTER_NOW = 1.15  # times the remembered speed; less is chance, and would change plans between runs
 FASTER = 2.0  # products of large matrices in bf16, relative to float32, on a CPU that should use it
-PROCESS, READING = 0.36e9, 0.13e9  # bytes of Python with torch; and to encode a million characters or more
 CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
 
 
@@ -129,8 +134,9 @@ def this_machine(device: torch.device) -> Machine:
         remember(path, known | {key: speed})
     machine = Machine(name=name, peak=speed, memory=memory)
     if device.type == "cpu":
-        machine = replace(cpu(name, speed, memory), bf16=has_bf16(device))
-    return replace(machine, kind=device.type, processes=distributed.WORLD)
+        process = max(PROCESS, resident_memory() + IMPORTED)
+        machine = replace(cpu(name, speed, memory), bf16=has_bf16(device), process=process)
+    return replace(machine, kind=device.type, processes=distributed.WORLD, here=True)
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -152,6 +158,15 @@ def free_memory() -> float:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")) + cached_memory()
     except (ValueError, OSError, AttributeError):  # another system
         return 8e9
+
+
+def resident_memory() -> float:
+    """Bytes of memory that this process has now; torch built for CUDA takes more."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+        return float(os.sysconf("SC_PAGE_SIZE") * pages)
+    except (ValueError, OSError, AttributeError):  # another system
+        return 0.0
 
 
 def cached_memory() -> float:
@@ -302,15 +317,20 @@ def step_seconds(machine: Machine, cost: Cost, units: float, compiled: bool = Tr
     """The time of a step that reads this many units."""
     wait = machine.step_seconds + machine.layer_seconds * (cost.layers + cost.convolutions // 3)
     update = cost.muon / working_speed(machine, cost, compiled)
-    return (
-        work_seconds(machine, cost, units, compiled) + update + wait * (1 if machine.processes == 1 else 1.2)
-    )
+    wait *= 1 if machine.processes == 1 else 1.2
+    return work_seconds(machine, cost, units, compiled) + machine.pace * (update + wait)
+
+
+def free_units(machine: Machine, cost: Cost) -> float:
+    """The number of units whose work takes as long as the rest of a step."""
+    return step_seconds(machine, cost, 0) / (work_seconds(machine, cost, 1, True) or 1.0)
 
 
 def work_seconds(machine: Machine, cost: Cost, units: float, compiled: bool) -> float:
     """The time of the operations of a pass forward and back."""
     seconds = (cost.body + cost.output) / working_speed(machine, cost, compiled)
-    return units / machine.processes * (seconds + cost.convolved / (machine.convolving * machine.peak))
+    seconds += cost.convolved / (machine.convolving * machine.peak)
+    return machine.pace * units / machine.processes * seconds
 
 
 def working_speed(machine: Machine, cost: Cost, compiled: bool) -> float:
@@ -324,7 +344,10 @@ def memory_of(machine: Machine, cost: Cost, units: float, vocab: int, muon: bool
     state = 4 * (2 * cost.weights + by_muon + 2 * (cost.weights - by_muon))
     units /= machine.processes
     return (
-        state + saved_of(machine, cost, units) + logits_of(units, vocab) + (0.2e9 if machine.gpu else PROCESS)
+        state
+        + saved_of(machine, cost, units)
+        + logits_of(units, vocab)
+        + (0.2e9 if machine.gpu else machine.process)
     )
 
 

@@ -36,8 +36,8 @@ def test_pressure_grows_with_passes_and_size() -> None:
 
 def test_small_models_have_no_dropout_and_large_ones_have_weight_decay() -> None:
     small, large = rules.pressure_to_memorise(16, 0.75), rules.pressure_to_memorise(10, 10)
-    assert rules.choose_dropout(WRITE, small) <= 0.05
-    assert rules.choose_dropout(WRITE, large) == pytest.approx(0.1)
+    assert rules.choose_dropout(WRITE, small, 16) <= 0.05
+    assert rules.choose_dropout(WRITE, large, 10) == pytest.approx(0.1)
     assert rules.choose_weight_decay(WRITE, large) == 1
     assert rules.choose_weight_decay(WRITE, 0.0) == 0.1
     assert (rules.choose_schedule("write", 0.0), rules.choose_schedule("write", large)) == ("linear", "wsd")

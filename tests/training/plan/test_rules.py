@@ -85,13 +85,32 @@ def test_batches_grow_with_what_is_read() -> None:
     assert rules.choose_batch(advice, 100, 20, gpu=True) == 128  # eight rows at least
 
 
+def test_tiny_models_read_more_in_a_step() -> None:
+    """The rest of a step takes as long as `free` units: more of them cost little time, up to four times."""
+    advice = rules.ADVICE["translate"]
+    batches = [rules.choose_batch(advice, 20_000, 11, False, free) for free in (0, 64, 256, 5000)]
+    assert batches == [128, 128, 128, 512]
+
+
+def test_short_runs_of_muon_have_higher_rates() -> None:
+    muon, adamw = rules.ADVICE["classify"], rules.ADVICE["tag"]
+    rates = [rules.choose_lr(muon, 64, 1024, steps) for steps in (2000, 600, 300, 100, 10)]
+    assert rates == [2e-3, 2e-3, 4e-3, 0.012, 0.016]
+    assert rules.choose_lr(adamw, 64, 1024, 10) == rules.choose_lr(adamw, 64, 1024, 2000)
+
+
+def test_what_is_read_once_is_not_memorised() -> None:
+    assert rules.choose_dropout(rules.ADVICE["translate"], 0.0, 0.9) == 0
+    assert rules.choose_dropout(rules.ADVICE["translate"], 0.0, 4) == 0.1
+
+
 def test_more_pressure_more_regularisation() -> None:
     advice = rules.ADVICE["translate"]
     pressures = [rules.pressure_to_memorise(passes, 10) for passes in (1, 4, 10, 32, 100)]
     assert pressures[:2] == [0, 0]
     assert pressures[3:] == [1, 1]
     assert pressures == sorted(pressures)
-    dropouts = [rules.choose_dropout(advice, pressure) for pressure in pressures]
+    dropouts = [rules.choose_dropout(advice, pressure, 4) for pressure in pressures]
     assert dropouts[0] == 0.1
     assert dropouts[-1] == 0.3
     assert dropouts == sorted(dropouts)
