@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import PIL
 from PIL import Image, ImageOps
 
 from regard.errors import UserError, first_line, os_reason
@@ -29,6 +30,7 @@ BLOCK = 2**26  # bytes of a large image that Pillow allocates at once
 WEB = ("PNG", "JPEG", "WEBP")  # formats that clients may send
 # Formats that Pillow only recognises, or hands to other programs.
 NOT_READ = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
+COLUMNS_MAY_BE_FIRST = int(PIL.__version__.partition(".")[0]) >= 13  # before, Pillow began with the rows
 HEAD = 2**16  # first bytes of a file, by which its format is recognised
 GREY = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}  # Pillow's modes without colour
 
@@ -258,7 +260,7 @@ def part_of(image: Image.Image, shape: Shape, room: np.ndarray) -> Part:
     pixels = np.asarray(image).reshape(image.height, image.width, C)
     room[:height, :width] = pixels[y : y + height, x : x + width]
     # Pillow's rule: whichever makes the second pass shorter by much
-    columns_first = image.height - H > max(0, 2 * (image.width - W))
+    columns_first = COLUMNS_MAY_BE_FIRST and image.height - H > max(0, 2 * (image.width - W))
     return (left, right, image.width, x), (top, bottom, image.height, y), columns_first
 
 

@@ -13,9 +13,18 @@ from regard.data import images, resizing
 from regard.data.decoders import Decoders
 from regard.data.images import load_images
 from regard.data.resizing import resize_parts, resizes_exactly, room_for
-from regard.vision.decoding import FileBytes, ImageSource, decode_image, decode_part, fit_box
+from regard.vision import decoding
+from regard.vision.decoding import (
+    FileBytes,
+    ImageSource,
+    decode_image,
+    decode_part,
+    fit_box,
+    resize_image,
+)
 
 CPU = torch.device("cpu")
+NEVER_COLUMNS_FIRST = not decoding.COLUMNS_MAY_BE_FIRST
 SIZES = [(31, 37), (37, 31), (89, 19), (19, 89), (29, 23), (5, 7), (61, 61), (90, 47), (53, 24), (46, 58)]
 SHAPES = [(3, 29, 23), (1, 17, 17), (3, 7, 41)]
 
@@ -62,6 +71,18 @@ def test_the_kernel_and_plain_operations_agree(dim, channels):
     assert torch.equal(resizing_kernel.resample(x, dim, first, weights, resizing.BITS), wanted)
 
 
+def test_before_its_version_13_pillow_began_with_rows(monkeypatch):
+    monkeypatch.setattr(decoding, "COLUMNS_MAY_BE_FIRST", False)
+    shape, image, room = (3, 29, 23), Image.fromarray(noise(67, 34)), np.zeros((1, 99, 99, 3), np.uint8)
+    left, top, right, bottom = fit_box(image.size, shape)
+    rows = image.resize((23, 67), Image.Resampling.BICUBIC, box=(left, 0, right, 67))
+    wanted = np.asarray(rows.resize((23, 29), Image.Resampling.BICUBIC, box=(0, top, 23, bottom)))
+    resized = resize_parts(torch.from_numpy(room), [decoding.part_of(image, shape, room[0])], shape)
+    assert np.array_equal(resized[0].permute(1, 2, 0).numpy(), wanted)
+    assert np.array_equal(wanted, resize_image(image, shape).transpose(1, 2, 0)) == NEVER_COLUMNS_FIRST
+
+
+@pytest.mark.skipif(NEVER_COLUMNS_FIRST, reason="Pillow before 13 always begins with rows")
 def test_both_orders_are_used(sources):
     rooms = np.zeros((len(sources), 99, 99, 3), np.uint8)
     orders = [decode_part(source, (3, 29, 23), room)[2] for source, room in zip(sources, rooms, strict=True)]
