@@ -89,9 +89,9 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None,
     if not job.valid and not job.built_in:
         share = default = share_held_out(task, sections["data"], rows)
 
-    def request(share: float, pace: float = 1.0) -> Request:
+    def request(share: float, pace: float = 1.0, busy: bool = False) -> Request:
         """The request for a plan that holds out this share, and whose steps take `pace` times as long."""
-        here = machine and replace(machine, pace=pace)
+        here = machine and replace(machine, pace=pace, busy=busy)
         part, own = facts.training_part(1 - share), held or share / max(0.01, 1 - share)
         return Request(task, kind, by_hand, part, here, job.own_kind, bf16=bf16, held=own)
 
@@ -105,7 +105,7 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None,
         if limited and (less := limit_held_out(share, facts.characters, plan)) < share:
             plan = plan_request(request(share := less), parent, validated)
         if trial.is_timed(machine):
-            plan = trial.adjust(plan, lambda pace: plan_request(request(share, pace), parent, validated))
+            plan = trial.adjust(plan, lambda t: plan_request(request(share, *t), parent, validated))
         if limited and share < default:
             plan.choose("data.holdout", share, "enough to evaluate on, or as much as there is time for")
     split = f"evaluated on {', '.join(job.valid[:2])}" if job.valid else ""
