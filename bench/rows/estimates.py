@@ -48,16 +48,13 @@ def measure(
     processor, where others use it, too."""
     import torch
 
-    from regard.training import throughput, trainer
+    from regard.training import trainer
     from regard.training.build import plan, train
-    from regard.training.plan import trial
     from regard.training.reporter import Reporter
 
     torch.set_num_threads(threads)
     if by_processor:
-        clock = SimpleNamespace(monotonic=time.process_time, perf_counter=time.process_time)
-        for module in (trainer, throughput, trial):
-            module.time = clock  # type: ignore[attr-defined]
+        trainer.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment]
     Reporter.show_sample = lambda *arguments: None  # type: ignore[method-assign]
     files = [str(data / name) for name in case.data]
     settings = case.settings | {"train.device": device}

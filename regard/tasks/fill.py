@@ -162,7 +162,7 @@ class Fill(MaskedTexts):
         if self.config.next:
             rows = sum(len(batch[-1]) for batch in batches)
             loss += self.masker.limit * math.log(2) * rows / sum(map(targets, batches))
-        return Guess(loss, loss, words.share)
+        return Guess(loss, loss, words.share, words.steps)
 
     def preview(self, model: Bert | Electra | Elmo, data: Stream | Passages, seed: int) -> str:
         """A sentence of the data with a blank in it, and the words that the model would put there."""

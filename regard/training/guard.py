@@ -23,7 +23,9 @@ MAX_RESTARTS = 2  # of these, how many because the loss is that of guessing
 FROM_START, FROM_CHECKPOINT, RESTARTED = 0.25, 0.5, 0.125  # factor of the learning rate after going back
 # A run diverges if it loses this share of what it had gained, for this share of the budget and ROWS losses.
 LOST, LONG = 0.5, 0.02
-FEW_STEPS = 50  # after this, and twice the warm-up, every run should have learned something
+FEW_STEPS = (
+    50  # after this, twice the warm-up, and some of each word, every run should have learned something
+)
 # A run is stuck if, after this share of the budget, the loss is above this share of that of guessing, and
 # above this share of what it was half as much before.
 BUDGET, OF_GUESSING, OF_EARLIER = 0.25, 0.97, 0.98
@@ -184,7 +186,7 @@ class Guard:
         # With a budget in steps, the steps are repeated; with a budget in time, the time is lost.
         before = s.back_done if s.back_done < done else 0.0
         share = (done - before) / (BUDGET * (1 - before)) if before < 1 else 0.0
-        share = min(share, (step - s.back_to) / max(FEW_STEPS, 2 * self.config.warmup))
+        share = min(share, (step - s.back_to) / max(FEW_STEPS, 2 * self.config.warmup, guess.steps))
         if s.is_learning or share < s.earlier_share + 0.5:
             return None
         is_falling = s.earlier is None or mean < OF_EARLIER * s.earlier

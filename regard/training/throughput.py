@@ -63,12 +63,33 @@ def peak(device: torch.device, bf16: bool) -> float:
     synchronize(device)
     best = 0.0
     for _ in range(5):
-        start = time.perf_counter()
+        watch = Stopwatch(device)
         for _ in range(3):
             a @ a
-        synchronize(device)
-        best = max(best, 3 * 2 * n**3 / (time.perf_counter() - start))
+        best = max(best, 3 * 2 * n**3 / watch.seconds())
     return best
+
+
+class Stopwatch:
+    """Measures the time that a device works for this thread; on a CPU, without that of other programs."""
+
+    def __init__(self, device: torch.device):
+        self.device, self.start = device, self.clocks()
+        self.wall = 0.0  # seconds at the last `seconds`, with other programs
+
+    def seconds(self) -> float:
+        synchronize(self.device)
+        self.wall, own, all_threads = (
+            now - then for now, then in zip(self.clocks(), self.start, strict=True)
+        )
+        if self.device.type != "cpu":
+            return self.wall
+        # this thread takes part in all that is computed, or waits for threads of another library
+        return max(1e-9, min(self.wall, max(own, all_threads / torch.get_num_threads())))
+
+    @staticmethod
+    def clocks() -> tuple[float, float, float]:
+        return time.perf_counter(), time.thread_time(), time.process_time()
 
 
 def synchronize(device: torch.device) -> None:

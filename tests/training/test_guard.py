@@ -16,7 +16,9 @@ from safetensors.torch import load_file
 from helpers.errors import user_error
 from helpers.runs import before, checkpoints, guard_of, losses, notices, rows, same, stopped, tiny
 from regard.tasks import Guess
+from regard.tasks.guessing import EACH, guess_targets
 from regard.tasks.heads import remark_on_classes
+from regard.tasks.loss import IGNORED
 from regard.training.config import TrainConfig
 from regard.training.guard import MAX_ROLLBACKS, Guard, GuardState, Rollback
 from regard.training.step import TrainStep
@@ -154,6 +156,25 @@ def test_a_loss_that_stays_at_the_level_of_guessing(seed):
     assert "belongs to its input" in said[0]
     assert "train.lr=1" in said[0]
     assert guard.state.scale == 1.0
+
+
+def test_many_words_take_longer():
+    """Masked words are long at the level of their frequencies: to begin again would lose what was learned."""
+
+    def loss(done: float) -> float:
+        return 3.3 if done < 0.6 else 3.3 - 2 * (done - 0.6)
+
+    assert watch(make()[0], loss) is not None
+    guard, said = make(guess=Guess(3.3, 3.3, 0.1, steps=700))
+    assert watch(guard, loss) is None
+    assert not said
+
+
+def test_steps_until_each_word_was_a_target_often():
+    """Two steps with three targets each, of four words: one and a half of each, on average."""
+    batches = [(torch.tensor([0, 1, 2, IGNORED]),), (torch.tensor([3, 3, 1]),)]
+    assert guess_targets(batches, 4).steps == pytest.approx(EACH * 2 / 1.5)
+    assert guess_targets([(torch.tensor([0.5, 1.5]),)], 0).steps == 0
 
 
 def test_a_loss_that_falls_slowly_is_not_stuck():

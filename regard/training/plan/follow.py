@@ -1,21 +1,24 @@
 """Make the plan of a job, and put it into the job's settings."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
-from typing import Any
 
 import torch
 
 from regard.data.reading import describe_sources, read_together
 from regard.models import MODELS
 from regard.runs.model import Model
-from regard.tasks import TASKS
 from regard.training import distributed
 from regard.training.job import Job
 from regard.training.plan import trial
 from regard.training.plan.facts import compare_sizes, read_facts
 from regard.training.plan.finetune import Base, choose_batch, finetune_settings
+from regard.training.plan.held_out import (
+    describe_held_out,
+    limit_held_out,
+    may_limit,
+    share_held_out,
+)
 from regard.training.plan.plan import Plan, make_plan, rows_of, seconds_to_train
 from regard.training.plan.precision import choose_precision, use_bf16
 from regard.training.plan.report import comments, describe, odd_rate_words, precision_words
@@ -81,22 +84,30 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None,
         del by_hand["train.precision"]
     with read_together() as reading:
         facts = read_facts(task, job.data, job.built_in, sections["task"].get("turns"))
-    rows, held = facts.rows, 0.0
-    if job.valid and not job.built_in:
-        held = compare_sizes(job.valid, job.data)
-    elif not job.built_in:
-        holdout = share_held_out(task, sections["data"], rows)
-        facts, held = facts.training_part(1 - holdout), holdout / max(0.01, 1 - holdout)
-    request = Request(task, kind, by_hand, facts, machine, job.own_kind, bf16=bf16, held=held)
+    rows, share, validated = facts.rows, 0.0, bool(job.valid)
+    held = compare_sizes(job.valid, job.data) if validated and not job.built_in else 0.0
+    if not job.valid and not job.built_in:
+        share = default = share_held_out(task, sections["data"], rows)
+
+    def request(share: float, pace: float = 1.0, busy: bool = False) -> Request:
+        """The request for a plan that holds out this share, and whose steps take `pace` times as long."""
+        here = machine and replace(machine, pace=pace, busy=busy)
+        part, own = facts.training_part(1 - share), held or share / max(0.01, 1 - share)
+        return Request(task, kind, by_hand, part, here, job.own_kind, bf16=bf16, held=own)
+
     if job.teachers:
         teachers = load_teachers(job.teachers, task, torch.device("cpu"))
-        plan = plan_student(request, teachers, parent, job)
+        plan = plan_student(request(share), teachers, parent, job)
     else:
-        plan = plan_request(request, parent, bool(job.valid))
+        limited = share > 0 and may_limit(task, sections["data"], job.data)
+        share = limit_held_out(share, facts.characters) if limited else share
+        plan = plan_request(request(share), parent, validated)
+        if limited and (less := limit_held_out(share, facts.characters, plan)) < share:
+            plan = plan_request(request(share := less), parent, validated)
         if trial.is_timed(machine):
-            plan = trial.adjust(
-                plan, lambda pace: plan_request(paced(request, pace), parent, bool(job.valid))
-            )
+            plan = trial.adjust(plan, lambda t: plan_request(request(share, *t), parent, validated))
+        if limited and share < default:
+            plan.choose("data.holdout", share, "enough to evaluate on, or as much as there is time for")
     split = f"evaluated on {', '.join(job.valid[:2])}" if job.valid else ""
     if not job.valid and not job.built_in:
         split = describe_held_out(share_held_out(task, plan.section("data"), rows), rows)
@@ -104,25 +115,6 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None,
         reading.sources.values(), split, facts.share < 1, [*job.notes, *reading.notes]
     )
     return plan
-
-
-def paced(request: Request, pace: float) -> Request:
-    """The request for a machine whose steps take so many times what its speed says."""
-    assert request.machine is not None
-    return replace(request, machine=replace(request.machine, pace=pace))
-
-
-def share_held_out(task: str, section: Mapping[str, Any], rows: int) -> float:
-    """The share of the data that is evaluated on; at most data.held_out conversations."""
-    names = TASKS[task][0].data_config.__dataclass_fields__
-    holdout, limit = (section.get(name, names[name].default if name in names else None)
-                     for name in ("holdout", "held_out"))  # fmt: skip
-    return float(holdout if limit is None else min(holdout, limit / max(1, rows)))
-
-
-def describe_held_out(share: float, rows: int) -> str:
-    count = round(share * rows)
-    return f"{share:.0%} held out to evaluate on" + (f", about {count:,} of {rows:,} rows" if count else "")
 
 
 def plan_student(request: Request, teachers: list[Model], parent: Model | None, job: Job) -> Plan:

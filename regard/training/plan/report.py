@@ -126,7 +126,8 @@ def precision_words(plan: Plan) -> str:
 
 def machine_words(machine: Machine) -> str:
     several = f", {machine.processes} processes" if machine.processes > 1 else ""
-    return f"{machine.name} ({count(machine.peak)}FLOP/s{several})"
+    busy = "; other programs use it now: fewer steps, if they go on" if machine.busy else ""
+    return f"{machine.name} ({count(machine.peak)}FLOP/s{several}){busy}"
 
 
 def count(n: float) -> str:

@@ -55,12 +55,12 @@ ADVICE: dict[str, Advice] = {
         dropout=(0, 0.25), ema=0.05,
     ),
     "translate": Advice(
-        weights_per_unit=20, passes=45, steps=3000, batch=(0.9, 0.9), weight_decay=(1, 1), dropout=(0.1, 0.3),
+        weights_per_unit=20, passes=45, steps=3000, batch=(0.9, 0.9), weight_decay=(1, 1), dropout=(0, 0.3),
         smoothing=0.1, falls=0, ema=0.05,
     ),
     "chat": Advice(
         lr=2e-3, weights_per_unit=20, passes=20, steps=1000, batch=(1, 1.6), weight_decay=(1, 1),
-        dropout=(0.1, 0.3), smoothing=0.1, ema=0.05,
+        dropout=(0, 0.3), smoothing=0.1, ema=0.05,
     ),
     "converse": Advice(optimizer="adamw", passes=3, falls=1.0),
     "fill": Advice(
@@ -242,9 +242,9 @@ def choose_batch(advice: Advice, units: float, row: float, gpu: bool, free: floa
     """Units of a step, by the units that are read: the critical batch grows with their square root (Zhang et
     al. 2025), and a gradient needs eight rows at least. A GPU takes larger ones in the same time, and so does
     a CPU if the model is tiny: `free` units take as long as the rest of a step, such as Muon's update. With
-    1 + c / batch as many steps (McCandlish et al. 2018) of 1 + batch / free, √(c free) is fastest."""
+    1 + c / batch as many steps (McCandlish et al. 2018) of 1 + batch / free, √(c free) is best; c: half."""
     batch = max(8 * row, advice.batch[gpu] * math.sqrt(units))
-    return round_power(max(batch, min(math.sqrt(batch * free), LARGER * batch)))
+    return round_power(max(batch, min(math.sqrt(batch / 2 * free), LARGER * batch)))
 
 
 def choose_passes(advice: Advice, units: float, readable: float) -> float:

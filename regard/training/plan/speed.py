@@ -52,6 +52,7 @@ class Machine:
     here: bool = False  # this machine, on which steps can be timed
     process: float = PROCESS  # bytes of a process without a model, on a CPU
     pace: float = 1.0  # the time of a step that was timed, relative to what the other numbers say
+    busy: bool = False  # other programs use it, too
 
     @property
     def gpu(self) -> bool:
