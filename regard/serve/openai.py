@@ -140,8 +140,9 @@ class OpenAIRoutes:
         if reserved := RESERVED & variables.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
             raise APIError(400, f"{name}: this variable has its own field or meaning", "chat_template_kwargs")
-        if (effort := body.get("reasoning_effort")) is not None:
-            variables = variables | {"reasoning_effort": effort}
+        named: Json = {"reasoning_effort": body.get("reasoning_effort")}
+        named["enable_thinking"] = body.get("enable_thinking")
+        variables = variables | {name: value for name, value in named.items() if value is not None}
         template = served.model.task.template
         unused = [name for name in variables if template is None or not template.uses(name)]
         request.scope["ignored"] += unused
@@ -275,7 +276,9 @@ def generation_options(
 ) -> AnswerRequest:
     requested: Json = {name: body.get(name) for name in schema.SAMPLING} | {"grammar": grammar}
     # 0 tokens are not an option of a model: see `EmptyGeneration`
-    requested |= {"max_new_tokens": body.get("max_tokens") or None, "num_return_sequences": body.get("n")}
+    limit = body.get("max_tokens")
+    requested |= {"max_new_tokens": None if limit in (0, -1) else limit}
+    requested["num_return_sequences"] = body.get("n")
     requested["min_new_tokens"] = body.get("min_tokens")
     if body.get("ignore_eos"):
         requested["min_new_tokens"] = schema.MAX_TEXT  # more than any answer has

@@ -83,6 +83,7 @@ class ChatRequest(GenerateFields, total=False):
     top_logprobs: int | None
     chat_template_kwargs: Json | None
     reasoning_effort: str | None
+    enable_thinking: bool | None
     tools: list[Json] | None
     tool_choice: str | Json | None
     parallel_tool_calls: bool | None
