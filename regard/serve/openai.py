@@ -84,6 +84,8 @@ class OpenAIRoutes:
         served = self.find_generator(body.get("model"))
         prompts = as_batch(body["prompt"])
         top_logprobs, echo = body.get("logprobs"), body.get("echo") or False
+        if body.get("best_of") not in (None, 1, body.get("n")):
+            raise APIError(400, "best_of: give 1 or n, since every answer is sent", "best_of")
         if echo and top_logprobs is not None and served.model.task.has_source:
             raise APIError(400, "echo: this model's encoder reads the prompt without predicting it", "echo")
         options = generation_options(served, body, len(prompts), await self.compile(served, body))

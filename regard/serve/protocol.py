@@ -61,6 +61,7 @@ class CompletionRequest(GenerateFields, total=False):
     prompt: Required[Prompt | list[Prompt]]
     logprobs: int | None
     echo: bool | None
+    best_of: int | None
 
 
 class TextPart(TypedDict):

@@ -167,7 +167,7 @@ def completion_request(max_tokens: int) -> Schema:
         "prompt": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES), TOKEN_IDS, array(TOKEN_IDS, MAX_CHOICES)]},
         "logprobs": integer(0, MAX_TOP_LOGPROBS),
         "echo": BOOLEAN,
-        "best_of": enum(1),
+        "best_of": integer(1, MAX_CHOICES),  # only 1 or n, see `OpenAIRoutes.create_completion`
         "suffix": enum(""),
     }
     return obj(generate_fields(max_tokens, min_tokens=0) | fields, "prompt")
@@ -386,6 +386,8 @@ def describe(schema: Schema) -> str:
         case "string":
             limit = f" of up to {schema['maxLength']:,} letters" if "maxLength" in schema else ""
             return f"a{' non-empty' if schema.get('minLength') else ''} text{limit}"
+        case "array" if schema["maxItems"] == 0:
+            return "an empty list (others are not supported)"
         case "array":
             count = f"{schema['minItems']} to {schema['maxItems']:,}"
             return f"a list of {count} items, each {describe(schema['items'])}"

@@ -106,6 +106,16 @@ def test_values_that_switch_an_option_off_change_nothing(server):
         assert refused["error"]["param"] == name
 
 
+def test_best_of_as_many_as_are_sent(server):
+    answers = [
+        post(server, "/v1/completions", model="writer", prompt=WORDS, seed=3, n=3, **more)[0]["choices"]
+        for more in ({}, {"best_of": 3}, {"best_of": 1})
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    for more in ({"best_of": 4}, {"best_of": 2}):
+        server.check_error(400, "best_of", "/v1/completions", {"prompt": "x", "n": 3} | more)
+
+
 def test_minus_one_token_is_no_limit(server):
     """LM Studio's examples and clients of llama.cpp send it."""
     for path, body in (

@@ -71,7 +71,7 @@ def test_what_is_not_there_is_refused(server):
     call = {"type": "function_call", "role": "user", "content": "x"}
     for body, words in (
         ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools: give an empty list"),
         ({"input": [call]}, "function_call"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0]"),
         ({"input": [{"type": "reasoning", "summary": []}]}, "give a message"),
