@@ -51,7 +51,7 @@ def planned_step(way: str, processes: int, o: argparse.Namespace, peak: float) -
     machine, sizes = replace(known_machine("cpu1"), peak=peak, processes=processes), sizes_of(o)
     shares = share_model(make_empty("gpt", sizes, {"vocab": VOCAB}), processes, way, shard_of(way, processes))
     cost = cost_of("gpt", sizes, {"vocab": VOCAB}, Row(CONTEXT, [(1, CONTEXT)], CONTEXT), muon=False)
-    sent = count_sent(shares, parts=1)
+    sent = count_sent(shares, parts=1, gpu=False)
     seconds = step_seconds(machine, cost, o.batch * CONTEXT), seconds_to_send(machine, shares, sent)
     return Cluster(machine, shares, {}, 0.0, sent, *seconds).step
 

@@ -76,6 +76,7 @@ def test_what_a_process_has_and_sends() -> None:
         "reduce-scatter": 4 * 4 * 20,
         "all-reduce": 4 * 2 * 20 * 3 / 4,
     }
+    assert count_sent(s, parts=1, gpu=False)["reduce-scatter"] == 2 * 4 * 4 * 20, "gloo's is an all-reduce"
     assert count_sent(s, parts=3)["all-gather"] == 3 * 4 * 4 * (2 * 16 + 4)
     memory = state_memory(s, parts=1, muon=False, ema=True)
     assert memory == {
