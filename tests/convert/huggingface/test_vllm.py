@@ -152,7 +152,7 @@ def test_every_weight_has_its_place(tmp_path: Path, architecture: str, sizes: di
 
 
 def bert_parameters(c: dict[str, Any]) -> dict[str, list[tuple[int, ...]]]:
-    """Those of vLLM's BertModel in models/bert.py, at commit 002b4cf80b7; queries, keys and values are fused."""
+    """Those of vLLM's BertModel in models/bert.py, at commit 002b4cf80b7; q, k and v are fused."""
     D, H = c["hidden_size"], c["intermediate_size"]
     tables = {"word": "vocab_size", "position": "max_position_embeddings", "token_type": "type_vocab_size"}
     shapes: dict[str, list[tuple[int, ...]]] = {
