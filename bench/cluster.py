@@ -4,17 +4,19 @@
                             [--time]
 
 Trains a GPT on random tokens with torchrun and gloo, one thread a process. Prints the most bytes of all
-tensors of training at a time, as torch counts them, beside the plan's: of the process in the middle, and of
-the one with the most, as gloo's threads free what was sent when they get to run.
+tensors of training at a time, as the C library counts them (glibc's, so on Linux), beside the plan's: of the
+process in the middle, and of the one with the most.
 With `--time`, a step by the clock and of each process's processor time beside the plan's; the speed of a core
 is that of a matrix product in each process at the same time. Give it no more processes than cores, of which
 nothing else uses any: else only processor time counts. Ends with one JSON line.
 """
 
 import argparse
+import ctypes
 import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -29,6 +31,7 @@ import torch
 
 CONTEXT, VOCAB, STEPS = 64, 997, 6
 TIMED = 12  # steps with --time, of which the first three are not counted
+SMALL = 32768  # bytes: smaller tensors are not counted
 SIZE = 1024  # of the matrices whose product says how fast a core is
 
 
@@ -48,7 +51,7 @@ def planned_step(way: str, processes: int, o: argparse.Namespace, peak: float) -
     machine, sizes = replace(known_machine("cpu1"), peak=peak, processes=processes), sizes_of(o)
     shares = share_model(make_empty("gpt", sizes, {"vocab": VOCAB}), processes, way, shard_of(way, processes))
     cost = cost_of("gpt", sizes, {"vocab": VOCAB}, Row(CONTEXT, [(1, CONTEXT)], CONTEXT), muon=False)
-    sent = count_sent(shares, parts=1)
+    sent = count_sent(shares, parts=1, gpu=False)
     seconds = step_seconds(machine, cost, o.batch * CONTEXT), seconds_to_send(machine, shares, sent)
     return Cluster(machine, shares, {}, 0.0, sent, *seconds).step
 
@@ -102,22 +105,49 @@ def work(way: str, o: argparse.Namespace, out: Path) -> None:
         (out / f"{distributed.RANK}.json").write_text(json.dumps(result))
 
 
-def largest_memory(way: str, o: argparse.Namespace, out: Path) -> int:
-    from regard.training import distributed
+class Allocations(ctypes.Structure):
+    """What glibc's `mallinfo2` returns; `mapped` are the bytes of large blocks."""
 
-    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
-    profiler.start()
+    names = ("arena", "free", "bins", "maps", "mapped", "unused", "bins_free", "used", "released", "top")
+    _fields_ = [(name, ctypes.c_size_t) for name in names]
+
+
+def largest_memory(way: str, o: argparse.Namespace, out: Path) -> int:
+    """The most bytes of tensors at a time, above those from before."""
+    from regard.memory import allocator
+
+    allocator.library = None  # each tensor has a mapping of its own instead, which malloc counts
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = Allocations
+    before = library.mallinfo2().mapped
     trainer = make_trainer(way, o, out / "run")
     trainer.checkpointer.reserve = lambda: None  # the copy for checkpoints, which the plan counts apart
-    save = trainer.save
+    save, largest = trainer.save, list[int]()
 
-    def stop_and_save() -> None:
-        profiler.stop()
+    def measure_and_save() -> None:
+        largest.append(largest_mapped(library))
         save()
 
-    trainer.save = stop_and_save
+    trainer.save = measure_and_save
     trainer.run()
-    return largest_total(profiler, out / f"trace-{distributed.RANK}")
+    return largest[0] - int(before)
+
+
+def largest_mapped(library: ctypes.CDLL) -> int:
+    """The most bytes of mappings at a time, which `malloc_stats` writes to standard error.
+
+    torch's profiler is no measure: it misses what gloo's threads free, and counts it forever.
+    """
+    with tempfile.TemporaryFile("w+") as file:
+        stderr = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        library.malloc_stats()
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        file.seek(0)
+        largest = re.search(r"max mmap bytes += +(\d+)", file.read())
+    assert largest
+    return int(largest[1])
 
 
 def time_steps(way: str, o: argparse.Namespace, out: Path) -> dict[str, float]:
@@ -146,14 +176,6 @@ def time_steps(way: str, o: argparse.Namespace, out: Path) -> dict[str, float]:
     return dict(zip(names, (seconds, processor, *fastest), strict=True))
 
 
-def largest_total(profiler: torch.profiler.profile, file: Path) -> int:
-    """The most bytes of tensors at a time, in the second half of training."""
-    profiler.export_chrome_trace(str(file))
-    events = [e for e in json.loads(file.read_text())["traceEvents"] if e["name"] == "[memory]"]
-    totals = [e["args"]["Total Allocated"] for e in sorted(events, key=lambda e: e["ts"])]
-    return int(max(totals[len(totals) // 2 :]))
-
-
 def start(way: str, processes: int, o: argparse.Namespace) -> list[Any]:
     """The results of all processes."""
     with tempfile.TemporaryDirectory() as folder:
@@ -161,9 +183,8 @@ def start(way: str, processes: int, o: argparse.Namespace) -> list[Any]:
         sizes = [word for name in ("dim", "depth", "batch") for word in (f"--{name}", str(getattr(o, name)))]
         sizes += ["--time"] if o.time else []
         words = [*launch, str(processes), __file__, *sizes, "--worker", way, folder]
-        done = subprocess.run(
-            words, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
+        settings = {"OMP_NUM_THREADS": "1"} | ({} if o.time else {"MALLOC_MMAP_THRESHOLD_": str(SMALL)})
+        done = subprocess.run(words, capture_output=True, text=True, env=os.environ | settings)
         assert done.returncode == 0, done.stderr
         return [json.loads((Path(folder) / f"{n}.json").read_text()) for n in range(processes)]
 

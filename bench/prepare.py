@@ -1,12 +1,13 @@
 """What `regard prepare` takes for texts of several sizes, and how soon training from its shards begins.
 
-    python bench/prepare.py [GB ...] [--tokenizer bpe] [--parts N] [--folder FOLDER]
+    python bench/prepare.py [GB ...] [--tokenizer bpe] [--parts N [--together]]
+                            [--folder FOLDER]
 
-Each size is one generated file, or one for each of N parts, which are prepared one after the other, as by N
-machines (`--part`), and joined; a process has one thread. Prints the processor time of `regard prepare`, of
-all parts together, the largest memory of one, and the time from the start of `regard train` to its first
-step, by the clock and of the processor, which depends little on what else the machine does. Files are removed
-at once. Ends with one JSON line.
+Each size is one generated file, or one for each of N parts, which are prepared one after the other, or
+together, as by N machines (`--part`), and joined; a process has one thread. Prints the processor time of
+`regard prepare`, of all parts together, the largest memory of one, and the time from the start of `regard
+train` to its first step, by the clock and of the processor, which depends little on what else the machine
+does. Files are removed at once. Ends with one JSON line.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import numpy as np
 
 GB = 10**9
 WORDS, COMMON, DRAWN = 10**6, 8000, 2**18  # of the language; frequent ones; words drawn at once
+LONGEST = 16  # letters of a word
 TINY = {"dim": 32, "depth": 2, "heads": 2, "context": 64}
 
 
@@ -33,20 +36,19 @@ def write_text(path: Path, size: int, part: int = 0) -> None:
     (Ferrer i Cancho & Solé 2001).
     """
     rng = np.random.default_rng(0)
-    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
+    letters = np.frombuffer(b"etaoinshrdlucmfwypvbgkjqxz", np.uint8)
     ranks = np.arange(1, WORDS + 1)
-    lengths = np.clip(2 + np.log2(ranks) / 3 + rng.normal(0, 1.5, WORDS), 1, 16).astype(int)
-    chosen = letters[np.minimum(rng.exponential(6, (WORDS, 16)).astype(int), 25)]
-    words = np.array(["".join(row[:n]) for row, n in zip(chosen, lengths, strict=True)], dtype=object)
-    ends = np.array([" ", ", ", ". ", ".\n", " 17 "], dtype=object)
+    lengths = np.clip(2 + np.log2(ranks) / 3 + rng.normal(0, 1.5, WORDS), 1, LONGEST).astype(int)
+    words = letters[np.minimum(rng.exponential(6, (WORDS, LONGEST)).astype(int), 25)]
+    words[np.arange(LONGEST) >= lengths[:, None]] = 0
+    ends = np.array([b" ", b", ", b". ", b".\n", b" 17 "]).view(np.uint8).reshape(5, -1)
     chances = np.cumsum(np.where(ranks <= COMMON, 1 / ranks, COMMON**0.5 / ranks**1.5))
     rng, written = np.random.default_rng([1, part]), 0
     with path.open("wb") as file:
         while written < size:
-            text = np.empty((DRAWN, 2), dtype=object)
-            text[:, 0] = words[np.searchsorted(chances, rng.random(DRAWN) * chances[-1])]
-            text[:, 1] = ends[rng.choice(5, DRAWN, p=[0.87, 0.06, 0.05, 0.01, 0.01])]
-            written += file.write("".join(text.ravel().tolist()).encode())
+            drawn = words[np.searchsorted(chances, rng.random(DRAWN) * chances[-1])]
+            text = np.hstack([drawn, ends[rng.choice(5, DRAWN, p=[0.87, 0.06, 0.05, 0.01, 0.01])]])
+            written += file.write(text[text != 0].tobytes())
 
 
 def start(*words: object) -> subprocess.Popen[str]:
@@ -57,13 +59,11 @@ def start(*words: object) -> subprocess.Popen[str]:
 
 def prepare(text: Path, shards: Path, *options: str) -> dict[str, float]:
     process = start("prepare", text, "--out", shards, *options)
-    begun = time.monotonic()
     assert process.stderr is not None
     said = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     assert status == 0, said
-    seconds = usage.ru_utime + usage.ru_stime
-    return {"processor_s": seconds, "clock_s": time.monotonic() - begun, "peak_MB": usage.ru_maxrss / 1000}
+    return {"processor_s": usage.ru_utime + usage.ru_stime, "peak_MB": usage.ru_maxrss / 1000}
 
 
 def processor_time(pid: int) -> float:
@@ -91,21 +91,26 @@ def first_step(shards: Path, out: Path) -> dict[str, float]:
         process.communicate()
 
 
-def measure(size: float, tokenizer: str, parts: int, folder: Path) -> dict[str, Any]:
+def measure(size: float, o: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    tokenizer, parts = o.tokenizer, o.parts
     texts, shards = folder / "texts", folder / "shards"
     texts.mkdir()
-    for part in range(parts):
-        write_text(texts / f"{part:05d}.txt", int(size * GB / parts), part)
+    files = [texts / f"{part:05d}.txt" for part in range(parts)]
+    with ProcessPoolExecutor(parts if o.together else 1) as pool:
+        list(pool.map(write_text, files, [int(size * GB / parts)] * parts, range(parts)))
     chosen = ["--set", f"data.tokenizer={tokenizer}"]
     numbers = [["--part", f"{part + 1}/{parts}"] for part in range(parts)] if parts > 1 else [[]]
-    runs = [prepare(texts, shards, *chosen, *number) for number in numbers]
+    begun = time.monotonic()
+    with ThreadPoolExecutor(parts if o.together else 1) as threads:
+        runs = list(threads.map(lambda number: prepare(texts, shards, *chosen, *number), numbers))
+    clock = time.monotonic() - begun
     index = json.loads((shards / "shards.json").read_text())
     assert len(index.get("parts", [0])) == parts
     row = {"GB": size, "parts": parts, "tokens": index["train"]["tokens"] + index["valid"]["tokens"]}
-    row |= {key: sum(run[key] for run in runs) for key in ("processor_s", "clock_s")}
+    row |= {"processor_s": sum(run["processor_s"] for run in runs), "clock_s": clock}
     row |= {"peak_MB": max(run["peak_MB"] for run in runs)}
-    for text in texts.iterdir():
-        text.unlink()
+    for file in files:
+        file.unlink()
     row |= first_step(shards, folder / "run")
     return {name: round(value, 2) for name, value in row.items()}
 
@@ -115,14 +120,15 @@ def main() -> None:
     p.add_argument("sizes", nargs="*", type=float, default=[0.1, 0.3], metavar="GB")
     p.add_argument("--tokenizer", default="bpe")
     p.add_argument("--parts", type=int, default=1, metavar="N")
+    p.add_argument("--together", action="store_true", help="all parts at the same time, each on a core")
     p.add_argument("--folder", type=Path, help="with room for half as much again as the largest text")
     o = p.parse_args()
     rows = []
     for size in o.sizes:
         with tempfile.TemporaryDirectory(dir=o.folder) as folder:
-            rows.append(measure(size, o.tokenizer, o.parts, Path(folder)))
+            rows.append(measure(size, o, Path(folder)))
         print(rows[-1], flush=True)
-    print(json.dumps({"tokenizer": o.tokenizer, "parts": o.parts, "rows": rows}))
+    print(json.dumps({"tokenizer": o.tokenizer, "parts": o.parts, "together": o.together, "rows": rows}))
 
 
 if __name__ == "__main__":

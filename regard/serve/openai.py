@@ -84,6 +84,8 @@ class OpenAIRoutes:
         served = self.find_generator(body.get("model"))
         prompts = as_batch(body["prompt"])
         top_logprobs, echo = body.get("logprobs"), body.get("echo") or False
+        if body.get("best_of") not in (None, 1, body.get("n")):
+            raise APIError(400, "best_of: give 1 or n, since every answer is sent", "best_of")
         if echo and top_logprobs is not None and served.model.task.has_source:
             raise APIError(400, "echo: this model's encoder reads the prompt without predicting it", "echo")
         options = generation_options(served, body, len(prompts), await self.compile(served, body))
@@ -140,8 +142,9 @@ class OpenAIRoutes:
         if reserved := RESERVED & variables.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
             raise APIError(400, f"{name}: this variable has its own field or meaning", "chat_template_kwargs")
-        if (effort := body.get("reasoning_effort")) is not None:
-            variables = variables | {"reasoning_effort": effort}
+        named: Json = {"reasoning_effort": body.get("reasoning_effort")}
+        named["enable_thinking"] = body.get("enable_thinking")
+        variables = variables | {name: value for name, value in named.items() if value is not None}
         template = served.model.task.template
         unused = [name for name in variables if template is None or not template.uses(name)]
         request.scope["ignored"] += unused
@@ -275,7 +278,9 @@ def generation_options(
 ) -> AnswerRequest:
     requested: Json = {name: body.get(name) for name in schema.SAMPLING} | {"grammar": grammar}
     # 0 tokens are not an option of a model: see `EmptyGeneration`
-    requested |= {"max_new_tokens": body.get("max_tokens") or None, "num_return_sequences": body.get("n")}
+    limit = body.get("max_tokens")
+    requested |= {"max_new_tokens": None if limit in (0, -1) else limit}
+    requested["num_return_sequences"] = body.get("n")
     requested["min_new_tokens"] = body.get("min_tokens")
     if body.get("ignore_eos"):
         requested["min_new_tokens"] = schema.MAX_TEXT  # more than any answer has

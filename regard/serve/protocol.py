@@ -61,6 +61,7 @@ class CompletionRequest(GenerateFields, total=False):
     prompt: Required[Prompt | list[Prompt]]
     logprobs: int | None
     echo: bool | None
+    best_of: int | None
 
 
 class TextPart(TypedDict):
@@ -83,6 +84,7 @@ class ChatRequest(GenerateFields, total=False):
     top_logprobs: int | None
     chat_template_kwargs: Json | None
     reasoning_effort: str | None
+    enable_thinking: bool | None
     tools: list[Json] | None
     tool_choice: str | Json | None
     parallel_tool_calls: bool | None

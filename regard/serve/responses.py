@@ -60,10 +60,18 @@ def as_chat(body: Json) -> ChatRequest:
         messages.append({"role": "system", "content": body["instructions"]})
     content = body["input"]
     items = [{"role": "user", "content": content}] if isinstance(content, str) else content
-    for item in items:
+    for i, item in enumerate(items):
+        if item.get("type") == "reasoning":  # another model's, in a history that is sent back
+            continue
         if item.get("type") not in (None, "message"):
             raise APIError(400, f"input: items of type {item['type'][:50]!r} are not supported", "input")
+        for name in ("role", "content"):
+            if item.get(name) is None:
+                message = f"input[{i}].{name}: this field is required"
+                raise APIError(400, message, "input", "missing_parameter")
         messages.append({"role": item["role"], "content": item["content"]})
+    if not messages:
+        raise APIError(400, "input: give a message", "input")
     chat: Json = {name: body.get(name) for name in schema.SAMPLING}
     chat |= {"messages": messages, "max_tokens": body.get("max_output_tokens")}
     chat["reasoning_effort"] = (body.get("reasoning") or {}).get("effort")

@@ -104,6 +104,7 @@ IGNORED: dict[str, Schema] = dict.fromkeys(
     ),
     ANY,
 )
+MARKS: dict[str, Schema] = {"cache_control": ANY}  # what clients of Anthropic's models add to parts
 
 
 GRAMMAR_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_SCHEMA}
@@ -138,7 +139,7 @@ def generate_fields(max_tokens: int, min_tokens: int = 1) -> dict[str, Schema]:
         "model": MODEL,
         **SAMPLING,
         **IGNORED,
-        "max_tokens": integer(min_tokens, max_tokens),
+        "max_tokens": {"anyOf": [integer(min_tokens, max_tokens), enum(-1)]},  # llama.cpp: no limit
         "n": integer(1, MAX_CHOICES),
         "stream": BOOLEAN,
         "stream_options": obj(
@@ -153,10 +154,11 @@ def generate_fields(max_tokens: int, min_tokens: int = 1) -> dict[str, Schema]:
         "min_tokens": integer(0, max_tokens),
         "ignore_eos": BOOLEAN,
         **format_fields(),
-        # vLLM's, only with their default values
-        "skip_special_tokens": enum(True),
-        "include_stop_str_in_output": enum(False),
-        "use_beam_search": enum(False),
+        # other servers', only with the values that change nothing
+        **dict.fromkeys(("skip_special_tokens", "detokenize"), enum(True)),
+        **dict.fromkeys(("include_stop_str_in_output", "use_beam_search", "early_stopping"), enum(False)),
+        **dict.fromkeys(("typical_p", "tfs_z"), enum(1)),
+        **dict.fromkeys(("mirostat", "dry_multiplier", "xtc_probability", "top_a"), enum(0)),
     }
 
 
@@ -165,14 +167,14 @@ def completion_request(max_tokens: int) -> Schema:
         "prompt": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES), TOKEN_IDS, array(TOKEN_IDS, MAX_CHOICES)]},
         "logprobs": integer(0, MAX_TOP_LOGPROBS),
         "echo": BOOLEAN,
-        "best_of": enum(1),
+        "best_of": integer(1, MAX_CHOICES),  # only 1 or n, see `OpenAIRoutes.create_completion`
         "suffix": enum(""),
     }
     return obj(generate_fields(max_tokens, min_tokens=0) | fields, "prompt")
 
 
 def chat_request(max_tokens: int) -> Schema:
-    parts = array(obj({"type": enum("text"), "text": TEXT}, "type", "text"), MAX_PARTS)
+    parts = array(obj({"type": enum("text"), "text": TEXT, **MARKS}, "type", "text"), MAX_PARTS, 0)
     called = obj({"name": NAME, "arguments": TEXT}, "name", "arguments")
     call = obj({"id": NAME, "type": enum("function"), "index": ANY, "function": called}, "function")
     message = obj(
@@ -185,6 +187,8 @@ def chat_request(max_tokens: int) -> Schema:
             # fields of an answer that clients send back, besides its text
             **dict.fromkeys(("refusal", "annotations", "reasoning", "reasoning_content"), ANY),
             **dict.fromkeys(("thinking_blocks", "provider_specific_fields", "id", "status"), ANY),
+            **dict.fromkeys(("reasoning_details", "parsed"), ANY),
+            **MARKS,
         },
         "role",
     )
@@ -197,7 +201,7 @@ def chat_request(max_tokens: int) -> Schema:
         "top_logprobs": integer(0, MAX_TOP_LOGPROBS),
         "modalities": {"enum": [["text"]]},
         "tools": array(
-            obj({"type": enum("function"), "function": function}, "type", "function"), MAX_TOOLS, 0
+            obj({"type": enum("function"), "function": function, **MARKS}, "type", "function"), MAX_TOOLS, 0
         ),
         "tool_choice": {"anyOf": [enum("none", "auto", "required"), named]},
         "parallel_tool_calls": BOOLEAN,
@@ -205,6 +209,8 @@ def chat_request(max_tokens: int) -> Schema:
         "function_call": enum("none", "auto"),
         "chat_template_kwargs": mapping("^[A-Za-z_][A-Za-z0-9_]{0,63}$", ANY, MAX_VARIABLES),
         "reasoning_effort": {"type": "string", "maxLength": 50},
+        "enable_thinking": BOOLEAN,
+        "echo": enum(False),
         "add_generation_prompt": enum(True),
         "continue_final_message": enum(False),
     }
@@ -218,11 +224,10 @@ def responses_request(max_tokens: int) -> Schema:
         {
             "type": NAME,
             "role": enum("system", "developer", "user", "assistant"),
-            "content": {"anyOf": [TEXT, array(part, MAX_PARTS)]},
+            "content": {"anyOf": [TEXT, array(part, MAX_PARTS, 0)]},
             **dict.fromkeys(("id", "status", "phase"), ANY),
-        },
-        "role",
-        "content",
+            **dict.fromkeys(("summary", "encrypted_content"), ANY),  # of an item of reasoning
+        }
     )
     form = obj(
         {
@@ -247,6 +252,7 @@ def responses_request(max_tokens: int) -> Schema:
         "top_logprobs": enum(0),
         "tools": array(ANY, 0, 0),
         "tool_choice": enum("none", "auto"),
+        "parallel_tool_calls": BOOLEAN,
     }
     return obj(fields, "input")
 
@@ -380,6 +386,8 @@ def describe(schema: Schema) -> str:
         case "string":
             limit = f" of up to {schema['maxLength']:,} letters" if "maxLength" in schema else ""
             return f"a{' non-empty' if schema.get('minLength') else ''} text{limit}"
+        case "array" if schema["maxItems"] == 0:
+            return "an empty list (others are not supported)"
         case "array":
             count = f"{schema['minItems']} to {schema['maxItems']:,}"
             return f"a list of {count} items, each {describe(schema['items'])}"

@@ -90,6 +90,63 @@ def test_other_names_of_the_same_option(server):
     assert write(server, top_k=-1, **sampled) == write(server, top_k=0, **sampled)
 
 
+def test_values_that_switch_an_option_off_change_nothing(server):
+    off = {
+        "typical_p": 1.0,
+        "tfs_z": 1,
+        "mirostat": 0,
+        "dry_multiplier": 0.0,
+        "xtc_probability": 0,
+        "top_a": 0,
+    }
+    off |= {"early_stopping": False, "detokenize": True, "skip_special_tokens": True}
+    assert write(server, **off, temperature=1.0, seed=3) == write(server, temperature=1.0, seed=3)
+    for name, value in (("typical_p", 0.9), ("mirostat", 2), ("early_stopping", True)):
+        refused, _ = post(server, "/v1/completions", 400, prompt="x", **{name: value})
+        assert refused["error"]["param"] == name
+
+
+def test_best_of_as_many_as_are_sent(server):
+    answers = [
+        post(server, "/v1/completions", model="writer", prompt=WORDS, seed=3, n=3, **more)[0]["choices"]
+        for more in ({}, {"best_of": 3}, {"best_of": 1})
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    for more in ({"best_of": 4}, {"best_of": 2}):
+        server.check_error(400, "best_of", "/v1/completions", {"prompt": "x", "n": 3} | more)
+
+
+def test_minus_one_token_is_no_limit(server):
+    """LM Studio's examples and clients of llama.cpp send it."""
+    for path, body in (
+        ("completions", {"model": "writer", "prompt": WORDS}),
+        ("chat/completions", {"model": "talker", "messages": [{"role": "user", "content": "the"}]}),
+    ):
+        answers = [
+            post(server, f"/v1/{path}", **body, temperature=0, **limit)[0]
+            for limit in ({"max_tokens": -1}, {})
+        ]
+        assert answers[0]["choices"] == answers[1]["choices"]
+        post(server, f"/v1/{path}", 400, **body, max_tokens=-2)
+
+
+def test_marks_of_other_servers_in_a_history(server):
+    """Prompt caching by Anthropic's rules, the reasoning of OpenRouter, a parsed answer of openai-python."""
+    marked = [{"type": "text", "text": "the quick", "cache_control": {"type": "ephemeral"}}]
+    earlier = {"role": "assistant", "content": "fox", "reasoning_details": [{"text": "hm"}], "parsed": {}}
+    plain = {"role": "user", "content": "the quick"}
+    answers = [
+        chat(server, messages=messages)[0]["choices"][0]["message"]["content"]
+        for messages in (
+            [plain, {"role": "assistant", "content": "fox"}, plain],
+            [plain | {"content": marked}, earlier, plain | {"cache_control": {"type": "ephemeral"}}],
+        )
+    ]
+    assert answers[0] == answers[1]
+    empty = [chat(server, messages=[plain, plain | {"content": c}])[0]["usage"] for c in ("", [])]
+    assert empty[0] == empty[1]
+
+
 def test_penalties_count_what_was_written(server):
     task = server.registry.models["writer"].model.task
     counts = {
@@ -145,6 +202,8 @@ def test_variables_of_the_chat_template(server):
     )
     assert headers[IGNORED_HEADER] == "unheard"
     assert polite["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"] + 2
+    _, headers = chat(server, enable_thinking=False)  # this template has no such variable
+    assert headers[IGNORED_HEADER] == "enable_thinking"
     for wrong in ({"messages": []}, {"new\nline": 1}, {"ü": 1}, {f"v{n}": 1 for n in range(65)}):
         refused, _ = chat(server, 400, chat_template_kwargs=wrong)
         assert refused["error"]["param"] == "chat_template_kwargs"

@@ -37,6 +37,9 @@ def test_text_in_and_out(client):
     parts = [{"type": "input_text", "text": "the fox"}]
     again = client.responses.create(**GREEDY, input=[turns[0], {"role": "user", "content": parts}])
     assert again.output_text == answer.output_text
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None}
+    replayed = client.responses.create(**GREEDY, input=[turns[0], thought, turns[1]])
+    assert replayed.output_text == answer.output_text, "another model's reasoning is left out"
     longer = client.responses.create(**GREEDY, input=[turns[1], answer.output[0], turns[1]])
     assert longer.usage.input_tokens > answer.usage.input_tokens
 
@@ -68,13 +71,22 @@ def test_what_is_not_there_is_refused(server):
     call = {"type": "function_call", "role": "user", "content": "x"}
     for body, words in (
         ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools: give an empty list"),
         ({"input": [call]}, "function_call"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0]"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "give a message"),
+        ({"input": [{"role": "user"}]}, "input[0].content: this field is required"),
         ({"input": "x", "model": "writer"}, "/v1/completions"),
         ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({}, "input"),
     ):
         server.check_error(400, words, "/v1/responses", body)
-    body = {"input": "the", "store": False, "truncation": "auto", "max_output_tokens": 2}
+    body = {
+        "input": "the",
+        "store": False,
+        "truncation": "auto",
+        "max_output_tokens": 2,
+        "parallel_tool_calls": True,
+    }
     status, headers, _ = server.ask("/v1/responses", body | {"previous_response_id": None})
     assert (status, headers[IGNORED_HEADER]) == (200, "store, truncation")

@@ -107,7 +107,7 @@ def plan_cluster(plan: Plan) -> Cluster:
     memory["logits"] = logits_of(units, vocab_of(plan))
     if not machine.gpu:  # of a GPU, it is in the memory of the CPU
         memory["copy for checkpoints"] = memory["weights"] + memory["optimizer"]
-    sent = count_sent(shares, parts)
+    sent = count_sent(shares, parts, machine.gpu)
     computing = step_seconds(machine, plan.cost, plan.batch, plan.is_compiled())
     computing *= 4 / 3 if recompute else 1  # a second forward pass
     largest = largest_sum(memory, shares, parts, plan.cost.layers)
@@ -153,13 +153,14 @@ def largest_sum(memory: dict[str, float], shares: Shares, parts: int, layers: in
     )
 
 
-def count_sent(shares: Shares, parts: int) -> dict[str, float]:
+def count_sent(shares: Shares, parts: int, gpu: bool = True) -> dict[str, float]:
     """The bytes that a process sends in a step, by kind of communication (rings)."""
+    reduced = 1 if gpu else 2  # gloo reduces everything for all, of which each keeps its share
     s, copies = shares, shares.processes // shares.shard
     sent = {
         # before the forward and the backward pass of each part; between them, weights outside of blocks stay
         "all-gather": (s.shard - 1) * (2 * s.blocks + s.rest) * parts,
-        "reduce-scatter": (s.shard - 1) * s.own,
+        "reduce-scatter": (s.shard - 1) * s.own * reduced,
         "all-reduce": 2 * s.own * (copies - 1) / copies,
     }
     return {name: float(NUMBER * n) for name, n in sent.items() if n}

@@ -59,6 +59,9 @@ class Machine:
         return self.kind != "cpu"
 
 
+GLOO = 0.75e9  # bytes a second that a process sends to others on a CPU, with copying and waiting for them
+
+
 def cpu(name: str, peak: float, memory: float) -> Machine:
     """Measured on two cores of an EPYC: a GPT of width 128 runs at 0.55 of the peak; on one,
     EfficientNet-lite0 at 0.21 of it with 224 pixels, at 0.24 with 112, and steps of a few tokens with Muon
@@ -73,8 +76,8 @@ def cpu(name: str, peak: float, memory: float) -> Machine:
         convolving=0.2,
         layer_seconds=4e-3,
         step_seconds=3.5e-3,
-        inside=1e9,
-        between=1e9,
+        inside=GLOO,
+        between=GLOO,
     )
 
 

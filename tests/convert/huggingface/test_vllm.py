@@ -149,3 +149,58 @@ def test_every_weight_has_its_place(tmp_path: Path, architecture: str, sizes: di
     for changed in (weights | {f"{name}2": weights[name]}, {k: v for k, v in weights.items() if k != name}):
         with pytest.raises(AssertionError):
             load_by_rules(config, changed)
+
+
+def bert_parameters(c: dict[str, Any]) -> dict[str, list[tuple[int, ...]]]:
+    """Those of vLLM's BertModel in models/bert.py, at commit 002b4cf80b7; q, k and v are fused."""
+    D, H = c["hidden_size"], c["intermediate_size"]
+    tables = {"word": "vocab_size", "position": "max_position_embeddings", "token_type": "type_vocab_size"}
+    shapes: dict[str, list[tuple[int, ...]]] = {
+        f"embeddings.{name}_embeddings.weight": [(c[size], D)] for name, size in tables.items()
+    }
+    norms = ["embeddings.LayerNorm"]
+    for layer in (f"encoder.layer.{n}" for n in range(c["num_hidden_layers"])):
+        norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm"]
+        for part, size, times in (
+            ("attention.self.qkv_proj", (D, D), 3),
+            ("attention.output.dense", (D, D), 1),
+            ("intermediate.dense", (H, D), 1),
+            ("output.dense", (D, H), 1),
+        ):
+            shapes[f"{layer}.{part}.weight"] = [size] * times
+            shapes[f"{layer}.{part}.bias"] = [size[:1]] * times
+    return shapes | {f"{norm}.{end}": [(D,)] for norm in norms for end in NORM}
+
+
+@pytest.mark.parametrize(
+    ("task", "section", "architecture"),
+    [
+        ("classify", {"labels": ["a", "b", "c"]}, "BertForSequenceClassification"),
+        ("embed", {}, "BertModel"),
+    ],
+)
+def test_every_weight_of_berts_has_its_place(
+    tmp_path: Path, task: str, section: dict[str, Any], architecture: str
+) -> None:
+    """Of classes, and of embeddings, whose pooler vLLM skips: it reads how texts are pooled from the folder,
+    as sentence-transformers does."""
+    model = trained_model("bert", task, train_tokens("wordpiece", task), section, depth=2)
+    export(model, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    assert config["architectures"] == [architecture]
+    assert config["hidden_act"] in ACTIVATIONS
+    assert config.get("position_embedding_type", "absolute") == "absolute"
+    expected, size = bert_parameters(config), config["hidden_size"]
+    if task == "classify":
+        expected = {f"bert.{name}": shapes for name, shapes in expected.items()}
+        for name, rows in (("bert.pooler.dense", size), ("classifier", len(config["id2label"]))):
+            expected |= {f"{name}.weight": [(rows, size)], f"{name}.bias": [(rows,)]}
+    else:
+        weights = {name: weight for name, weight in weights.items() if not name.startswith("pooler.")}
+        assert json.loads((tmp_path / "out" / "modules.json").read_text())[1]["path"] == "1_Pooling"
+    filled: dict[str, list[tuple[int, ...]]] = {}
+    for name in weights:
+        parameter = re.sub(r"\.(query|key|value)\.", ".qkv_proj.", name)
+        filled.setdefault(parameter, []).append(tuple(weights[name].shape))
+    assert filled == expected

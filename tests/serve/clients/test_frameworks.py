@@ -234,3 +234,54 @@ def test_chroma(address):
     texts.add(ids=["a", "b"], documents=["the fox", "dog"])
     assert texts.query(query_texts=["dog"], n_results=1)["ids"] == [["b"]]
     check_errors(lambda: embed()([TOO_LONG]), lambda: embed("wrong")(["x"]))
+
+
+def test_smolagents(address):
+    smol = pytest.importorskip("smolagents")
+
+    @smol.tool
+    def weather(city: str) -> str:
+        """Say the weather.
+
+        Args:
+            city: where
+        """
+        return "rain"
+
+    def talker(key=address.key, **settings):
+        return smol.OpenAIServerModel(
+            "talker", api_base=address.url, api_key=key, client_kwargs={"max_retries": 0}, **settings
+        )
+
+    def ask(model, text=TEXT, **options):
+        return model.generate([{"role": "user", "content": [{"type": "text", "text": text}]}], **options)
+
+    model = talker(temperature=0, max_tokens=9)
+    text = ask(model).content
+    pieces = model.generate_stream(QUESTION)
+    assert "".join(piece.content or "" for piece in pieces) == text
+    stopped = ask(model, stop_sequences=[text[-1], "Observation:"])
+    assert stopped.content == text[: text.index(text[-1])]
+    schema = {"name": "person", "strict": True, "schema": SCHEMAS["person"]}
+    form = {"type": "json_schema", "json_schema": schema}
+    person().model_validate_json(ask(talker(max_tokens=150), response_format=form).content)
+    (call,) = ask(talker(max_tokens=150), tools_to_call_from=[weather]).tool_calls
+    assert call.function.name == "weather"
+    for model, text, words in ((talker(), TOO_LONG, LONG_ERROR), (talker("wrong"), "x", KEY_ERROR)):
+        with pytest.raises(Exception, match=words):
+            ask(model, text)
+
+
+def test_aisuite(address):
+    suite = pytest.importorskip("aisuite")
+
+    def ask(text, key=address.key, **options):
+        client = suite.Client({"openai": {"api_key": key, "base_url": address.url}})
+        messages = [{"role": "user", "content": text}]
+        return client.chat.completions.create(model="openai:talker", messages=messages, **options)
+
+    options = {"temperature": 0, "max_tokens": 9, "stop": None, "n": 2}
+    assert len({choice.message.content for choice in ask(TEXT, **options).choices}) == 1
+    for text, key, words in ((TOO_LONG, address.key, LONG_ERROR), ("x", "wrong", KEY_ERROR)):
+        with pytest.raises(Exception, match=words):
+            ask(text, key)

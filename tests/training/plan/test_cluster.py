@@ -76,6 +76,7 @@ def test_what_a_process_has_and_sends() -> None:
         "reduce-scatter": 4 * 4 * 20,
         "all-reduce": 4 * 2 * 20 * 3 / 4,
     }
+    assert count_sent(s, parts=1, gpu=False)["reduce-scatter"] == 2 * 4 * 4 * 20, "gloo's is an all-reduce"
     assert count_sent(s, parts=3)["all-gather"] == 3 * 4 * 4 * (2 * 16 + 4)
     memory = state_memory(s, parts=1, muon=False, ema=True)
     assert memory == {
@@ -200,9 +201,9 @@ def test_what_is_planned_is_measured(tmp_path: Any, way: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "processes"), [("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("hybrid", 4)])
 def test_all_memory_is_planned(way: str, processes: int) -> None:
-    """The largest sum of all tensors of a real process is within a tenth of what its plan says."""
+    """The most bytes of tensors at a time, of each real process, are within a tenth of what its plan says."""
     bench = runpy.run_path(str(Path(__file__).parents[3] / "bench" / "cluster.py"))
     sizes = argparse.Namespace(dim=512, depth=8, batch=16, time=False)  # of smaller ones, messages weigh more
-    measured = bench["measure"](way, processes, sizes)
-    middle = measured[processes // 2 - 1]  # gloo's threads free what was sent when they get to run
-    assert middle == pytest.approx(bench["planned"](way, processes, sizes), rel=0.1)
+    planned = bench["planned"](way, processes, sizes)
+    for measured in bench["measure"](way, processes, sizes):
+        assert measured == pytest.approx(planned, rel=0.1)
