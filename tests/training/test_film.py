@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,6 +61,37 @@ def test_frames_are_the_weights_of_their_steps_and_few(
     rows = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
     assert film_losses(tmp_path / "out") == [(step, losses.get(step)) for step in steps]
+
+
+def test_frames_take_a_small_share_of_the_time(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long they take: by a clock on which a copy takes 0.2 s, writing 0.3 s, and nothing else."""
+    now = 100.0
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now, thread_time=lambda: now)
+    monkeypatch.setattr(film, "time", clock)
+    run = tiny(text, tmp_path / "out", steps=2)
+    one = Film(tmp_path / "out", run.model)
+    spent = [0.2, 0.3]
+    merge, write = film.lora.merge, film.write_tensors
+    monkeypatch.setattr(film.lora, "merge", lambda model: (work(spent[0]), merge(model))[1])
+    monkeypatch.setattr(film, "write_tensors", lambda *given, **more: (work(spent[1]), write(*given, **more)))
+    frames = 0
+    for step in range(2000):
+        if one.is_due():
+            one.add(step)
+            one.wait()
+            one.writing = None
+            frames += 1
+        work(0.1)
+    one.close()
+    assert frames > 3
+    assert sum(spent) * frames <= film.SHARE * (now - 100.0) + sum(spent)
 
 
 @pytest.mark.usefixtures("always")
