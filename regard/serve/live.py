@@ -33,7 +33,7 @@ from regard.serve.page import PageRoutes
 from regard.serve.page_app import protect_page
 from regard.serve.protocol import Json
 from regard.serve.registry import ServerLimits
-from regard.serve.server import PORT, bind_socket, uvicorn_config
+from regard.serve.server import PORT, bind_socket, keep_objects, uvicorn_config
 from regard.viewer.session import Session
 
 MAX_RATE = 100.0  # times the schedule's learning rate
@@ -185,6 +185,7 @@ def main() -> None:
     try:
         app = live_app(Path(folder), rest[0] if rest else None, training)
         listener = bind_socket(PORT)
+        keep_objects()
         send({"url": f"http://127.0.0.1:{listener.getsockname()[1]}/#follow=1&control={training.token}"})
         uvicorn.Server(uvicorn_config(app)).run([listener])
     except Exception as error:

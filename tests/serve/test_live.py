@@ -78,7 +78,7 @@ class Clock:
 
 
 def test_pages_that_follow_use_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each frame that is shown takes 0.3 s of work, each look at the log 0.01 s; one more comes each second."""
+    """Each frame that is shown takes 0.3 s of work, each look at the log 0.01 s; frames come each second."""
     clock = Clock()
     monkeypatch.setattr(live, "time", clock)
     looks: list[float] = []

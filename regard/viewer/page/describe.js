@@ -123,9 +123,9 @@ function describeMixed({ patterns }, head) {
     ({ words: roleWords(name)?.[1] ?? name, weight: weights[head], chance }))
     .sort((a, b) => b.weight - b.chance - a.weight + a.chance);
   if (!best) return "";
-  if (best.weight - best.chance < LEAST) return "It does no one thing that has a name.";
-  return `It does no one thing: ${formatWeight(best.weight)} of its attention ${best.words} (${
-    formatWeight(best.chance)} if spread evenly).`;
+  if (best.weight - best.chance < LEAST) return "No pattern with a name fits it.";
+  return `No pattern fits it closely; the nearest: ${formatWeight(best.weight)} of its attention ${
+    best.words} (${formatWeight(best.chance)} if spread evenly).`;
 }
 
 /**

@@ -9,7 +9,7 @@ import { paint } from "./scene_paint.js";
 /** @typedef {import("./scene_layout.js").Rows} Rows */
 
 export const NUMBERS = 24; // of a token
-const [TALL, EDGE] = [18, 3]; // pixels
+const [TALL, EDGE] = [26, 3]; // pixels
 
 /**
  * Paint them into all slabs that name a tensor.

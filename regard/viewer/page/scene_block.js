@@ -81,7 +81,8 @@ function describeBlock(scene, cards) {
   const { attention, queries, recurrent } = scene;
   const hidden = cards.find(({ title }) => title === SHORT.hidden);
   if (recurrent && cards.some(({ name }) => name.includes("_gate"))) {
-    return "gates between 0 and 1 decide what of the old state stays and what of a new word comes in.";
+    const gates = "gates between 0 and 1 decide what of the old state stays and what of a new word comes in.";
+    return attention ? `each step looks at what was read; then ${gates}` : gates;
   }
   if (!attention) return `${cards.length} steps, each with its own numbers.`;
   const width = last(cards.find(({ plus }) => plus)?.shape ?? cards[0].shape);

@@ -198,8 +198,17 @@ function chips(app, plan, which) {
   }, h("bdi", {}, chipWords(side, i))),
   { x, y: /** @type {Place} */ (rows.at(i))[1] - height / 2, width, height })));
   rove(group);
+  group.append(...skippedMarks(rows, isQuery ? x + width + 3 : x - 11));
   return group;
 }
+
+/**
+ * A mark between two tokens where others are left out.
+ * @type {(rows: Rows, x: number) => HTMLElement[]}
+ */
+const skippedMarks = (rows, x) => rows.shown.slice(1).flatMap((i, n) => (i === rows.shown[n] + 1 ? []
+  : [place(h("span", { class: "caption skipped", "aria-hidden": "true" }, "⋮"),
+    { x, y: /** @type {Place} */ (rows.at(i))[1] - rows.step / 2 - 9 })]));
 
 /** @type {(plan: Plan) => HTMLElement[]} */
 function captionList({ scene, keyX, keyWidth, queryX, queryWidth, top, keyRows, queryRows, picture }) {
