@@ -74,7 +74,7 @@ def train_here(recipe: str, steps: int, settings: dict[str, Any], look: bool, ou
         note(trainer)
         return step(trainer)
 
-    Trainer.train_step = noted  # type: ignore[method-assign]
+    Trainer.train_step = noted  # type: ignore[method-assign,assignment]
     regard.train(recipe, out=out, steps=steps, set=settings, look=look)
     used = [last - first for first, last in zip(moments[0], moments[-1], strict=True)]
     print(json.dumps([*used, len(film_steps(Path(out)))]))
