@@ -144,3 +144,25 @@ def test_the_first_picture_comes_in_motion_that_ends(tab):
     it.wait_until_still()
     assert it.page.locator(".enter").count() == 0
     assert tab("gpt", "#view=look").page.evaluate(MOTIONS) == []
+
+
+CONTRASTS = """async () => {
+  const { textColour, palette } = await import("/page/colour.js");
+  const light = (channels) => {
+    const [r, g, b] = channels.map((x) => x / 255).map((x) =>
+      (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  return [false, true].flatMap((signed) => [...palette(signed)].map((pixel, i) => {
+    const under = light([pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255]);
+    const ink = light([1, 3, 5].map((at) => parseInt(textColour(signed, i / 255).slice(at, at + 2), 16)));
+    return Math.max(under, ink) / Math.min(under, ink);
+  }));
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_in_cells_can_be_read_on_every_colour(tab, scheme):
+    contrasts = tab("gpt", "#view=look", color_scheme=scheme).page.evaluate(CONTRASTS)
+    assert len(contrasts) == 2 * 256
+    assert min(contrasts) >= 4.5

@@ -73,7 +73,7 @@ export const cssColour = (signed, share) => `rgb(${channels(signed, share).join(
  */
 export function textColour(signed, share) {
   const [r, g, b] = channels(signed, share);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14181d" : "#ffffff";
+  return inkOn(r, g, b);
 }
 
 /**
@@ -116,3 +116,13 @@ export function paintMatrix({ shape: [rows, columns], data }, [low, high], signe
  * @param {number} b
  */
 export const opaque = (r, g, b) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+
+/**
+ * Black or white, whichever can be read better on a colour: at least 4.5 to 1.
+ * @type {(r: number, g: number, b: number) => string}
+ */
+export function inkOn(...colour) {
+  const [r, g, b] = colour.map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
+}
