@@ -147,7 +147,8 @@ def test_the_first_picture_comes_in_motion_that_ends(tab):
 
 
 CONTRASTS = """async () => {
-  const { textColour, palette } = await import("/page/colour.js");
+  const { palette } = await import("/page/colour.js");
+  const { textColour } = await import("/page/ink.js");
   const light = (channels) => {
     const [r, g, b] = channels.map((x) => x / 255).map((x) =>
       (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));

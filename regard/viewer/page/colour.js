@@ -53,29 +53,6 @@ export function palette(signed) {
   return PALETTES[`${signed}${dark}`];
 }
 
-/** @type {(signed: boolean, share: number) => [number, number, number]} */
-function channels(signed, share) {
-  const c = palette(signed)[Math.round(255 * Math.min(1, Math.max(0, share)))];
-  return [c & 255, (c >> 8) & 255, (c >> 16) & 255];
-}
-
-/**
- * A colour of the palette for CSS.
- * @param {boolean} signed
- * @param {number} share from 0 to 1
- */
-export const cssColour = (signed, share) => `rgb(${channels(signed, share).join(" ")})`;
-
-/**
- * Black or white, whichever is easier to read on a colour of the palette.
- * @param {boolean} signed
- * @param {number} share from 0 to 1
- */
-export function textColour(signed, share) {
-  const [r, g, b] = channels(signed, share);
-  return inkOn(r, g, b);
-}
-
 /**
  * A canvas of the pixels of an image.
  * @param {ImageData} image
@@ -116,13 +93,3 @@ export function paintMatrix({ shape: [rows, columns], data }, [low, high], signe
  * @param {number} b
  */
 export const opaque = (r, g, b) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
-
-/**
- * Black or white, whichever can be read better on a colour: at least 4.5 to 1.
- * @type {(r: number, g: number, b: number) => string}
- */
-export function inkOn(...colour) {
-  const [r, g, b] = colour.map((part) => part / 255)
-    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
-}

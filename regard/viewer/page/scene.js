@@ -135,7 +135,8 @@ function drawStage(scene, depth, name, focused, move) {
   /** @type {((query: number) => void) | void} */
   let light;
   const say = (/** @type {number} */ query) => {
-    sentence.style.minHeight = `${sentence.offsetHeight}px`; // a shorter one does not move what is pointed at
+    const { height: tall } = sentence.getBoundingClientRect();
+    sentence.style.minHeight = `${tall}px`; // a shorter one does not move what is pointed at
     sentence.replaceChildren(...depth.sentence(query).filter((child) => child !== null).map((child) =>
       (child instanceof Node ? child : String(child))));
     lightStrip(scene.keys.side, scene.weightsOf(query));

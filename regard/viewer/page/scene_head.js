@@ -188,7 +188,8 @@ function spread(width, height, { keys, queries }) {
   const seen = keys.grid ? Math.max(0, Math.min(last, square - 130)) : 0; // the picture, below what comes out
   const tall = seen ? square - seen - 44 : square;
   const [fromX, under] = [x0 + narrow + 4, height - 8]; // the values pass below the names of columns
-  const start = `M${fromX},${44 + 2.5 * third + 60} C${fromX + 30},${under} ${x1 - 30},${under} ${x1},${under} H`;
+  const start = `M${fromX},${44 + 2.5 * third + 60} C${fromX + 30},${under} ${x1 - 30},${under} ${x1},${
+    under} H`;
   return {
     height,
     named: words > 0,
@@ -208,7 +209,8 @@ function spread(width, height, { keys, queries }) {
       `M${x2 + square + 8},${top + tall / 2} H${x3 - 8} m-6,-4 l6,4 l-6,4`,
       seen ? `${start}${x3 - 40} Q${x3 - 24},${under} ${x3 - 24},${under - 16} V${
         top + tall - 8} m-4,8 l4,-8 l4,8`
-        : `${start}${x3 - 20} Q${x3 + last / 2},${under} ${x3 + last / 2},${top + square + 8} m-4,8 l4,-8 l4,8`,
+        : `${start}${x3 - 20} Q${x3 + last / 2},${under} ${x3 + last / 2},${
+          top + square + 8} m-4,8 l4,-8 l4,8`,
     ],
   };
 }

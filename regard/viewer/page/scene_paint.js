@@ -1,7 +1,8 @@
 /* Matrices of the scene: an image with a title, its shape, and the selected row and column framed. */
 
-import { inkOn, isDark, opaque, paintMatrix, penOf } from "./colour.js";
+import { isDark, opaque, paintMatrix, penOf } from "./colour.js";
 import { h, label, s } from "./dom.js";
+import { inkOn } from "./ink.js";
 import { shapeWords } from "./describe.js";
 import { place } from "./scene_layout.js";
 import { poolIndex } from "./tensor_part.js";
