@@ -31,7 +31,7 @@ from regard.models import GPT, GPTConfig
 from regard.runs.load import load
 from regard.runs.model import Model
 from regard.serve.page_app import page_app
-from regard.serve.server import run_in_thread
+from regard.serve.server import keep_objects, run_in_thread
 from regard.tasks import Write, WriteConfig
 from regard.text.tokenizer_kinds import train_tokenizer
 from regard.viewer.session import Session
@@ -117,7 +117,8 @@ def model(tokens: int) -> Model:
 
 @contextlib.contextmanager
 def serve_session(session: Session) -> Iterator[str]:
-    """The address of the page."""
+    """The address of the page, served as by `regard look`."""
+    keep_objects()
     with run_in_thread(page_app(session.model, session)) as port:
         yield f"http://127.0.0.1:{port}/"
 

@@ -33,11 +33,36 @@ from regard.serve.page import PageRoutes
 from regard.serve.page_app import protect_page
 from regard.serve.protocol import Json
 from regard.serve.registry import ServerLimits
-from regard.serve.server import PORT, bind_socket, uvicorn_config
+from regard.serve.server import PORT, bind_socket, keep_objects, uvicorn_config
 from regard.viewer.session import Session
 
 MAX_RATE = 100.0  # times the schedule's learning rate
 FIRST_FRAME = 600.0  # seconds that the page waits for the run's first frame
+SHARE = 0.08  # of one core, at most, is used for pages that follow the training
+LOOK_SHARE = 0.005  # of the time, at most, is used to look at its log and its film
+
+
+class Follower:
+    """What pages show that follow a training, so that they use a small share of the time: they are told of a
+    newer frame once this process has worked little enough since the one before, and of what the log has once
+    the time is long against that of reading it."""
+
+    def __init__(self) -> None:
+        self.progress: Json = {}
+        self.newest: int | None = None
+        self.told_at = self.told_used = self.look_at = 0.0
+
+    def look(self, session: Session, is_training: bool) -> Json:
+        """The progress of the run, with the newest frame that pages should show."""
+        now, used = time.monotonic(), time.process_time()
+        if not is_training or now >= self.look_at:
+            self.progress = session.progress()
+            self.look_at = now + (time.process_time() - used) / LOOK_SHARE
+        steps = [step for step, _ in self.progress["film"]]
+        has_time = used - self.told_used <= SHARE * (now - self.told_at)
+        if not is_training or has_time or self.newest not in steps:
+            self.newest, self.told_at, self.told_used = max(steps, default=None), now, used
+        return self.progress | {"step": session.model.step, "newest": self.newest}
 
 
 class Training:
@@ -47,6 +72,7 @@ class Training:
         self.send = send
         self.token = secrets.token_urlsafe(16)  # for requests to it; only the printed address has it
         self.state: Json = {"paused": False, "rate": 1.0, "ended": False}
+        self.begun = threading.Event()  # there is a run to show
         self.on_end: Callable[[], None] = lambda: None
 
     def allows(self, token: str) -> bool:
@@ -56,6 +82,7 @@ class Training:
         """Read the progress of the training until it ends."""
         for line in lines:
             self.state = json.loads(line)
+            self.begun.set()
             if self.state["ended"]:
                 self.on_end()
 
@@ -65,13 +92,15 @@ class LiveRoutes(PageRoutes):
 
     def __init__(self, training: Training, model: Model, first: Session, timeout: float):
         super().__init__(model, first, step_timeout=timeout)
-        self.training = training
+        self.training, self.follower = training, Follower()
 
     def routes(self) -> list[Route]:
         return [*super().routes(), Route("/api/training", self.control, methods=["POST"])]
 
     def describe_progress(self, session: Session) -> Json:
-        return session.progress() | {"control": self.training.state}
+        state = self.training.state
+        is_training = not (state["paused"] or state["ended"])
+        return self.follower.look(session, is_training) | {"control": state}
 
     def session_or_first(self, request: Request) -> Session:
         """Progress and log are the same for all sessions, also those that are no longer in memory."""
@@ -152,9 +181,11 @@ def main() -> None:
 
     training = Training(send)
     threading.Thread(target=follow, daemon=True).start()
+    training.begun.wait()
     try:
         app = live_app(Path(folder), rest[0] if rest else None, training)
         listener = bind_socket(PORT)
+        keep_objects()
         send({"url": f"http://127.0.0.1:{listener.getsockname()[1]}/#follow=1&control={training.token}"})
         uvicorn.Server(uvicorn_config(app)).run([listener])
     except Exception as error:

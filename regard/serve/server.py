@@ -121,6 +121,12 @@ def run_in_thread(app: ASGIApp, limits: ConnectionLimits | None = None) -> Itera
         listener.close()
 
 
+def keep_objects() -> None:
+    """Objects that exist by now stay, those of torch and of the model: if the garbage collector scanned them
+    again and again, it would pause a server for a tenth of a second each time."""
+    gc.freeze()
+
+
 def serve_page(
     model: Model,
     first: Session,
@@ -137,6 +143,7 @@ def serve_page(
     server = uvicorn.Server(uvicorn_config(app, limits, timeout_graceful_shutdown=DRAIN))
     print(url, flush=True)
     print("Ctrl-C ends it", file=sys.stderr)
+    keep_objects()
     open_browser(url)  # clients can already connect, even if the answer takes a moment
     with log_in_background():
         server.run([listener])
@@ -214,7 +221,7 @@ def open_server(
             timeout_graceful_shutdown=math.ceil(limits.timeout) + DRAIN - 2,
         )
         gc.collect()
-        gc.freeze()  # objects that exist by now stay: scanning them again and again would pause the server
+        keep_objects()
         try:
             yield config
         finally:

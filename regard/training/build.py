@@ -37,7 +37,7 @@ from regard.training.folds import describe_folds, remove_folds, use_folds
 from regard.training.gather import gather_pairs
 from regard.training.initial import ModelFactory, first_weights, load_base, load_parent
 from regard.training.job import Job, check_folder, exclusive_folder, get_preset, make_job
-from regard.training.live import LivePage, open_page
+from regard.training.live import LivePage, opened_page
 from regard.training.machine import choose_device, explain_limits
 from regard.training.origins import write_origins
 from regard.training.plan.follow import follow_plan, plan_job
@@ -68,10 +68,11 @@ def train(
     it learns, and until this process ends; if `look` is a text, the page shows the model on it."""
     data, valid = tuple(map(name_data, data)), name_several(valid)
     job = make_job(name, data, valid, out, base, teacher, steps, epochs, minutes, set, resume)
-    live = open_page(look)
     if not job.resumes:
         check_folder(job.folder)
-    return load(job.folder, run_job(job, live))
+    with opened_page(look, job.folder) as live:
+        device = run_job(job, live)
+    return load(job.folder, device)
 
 
 def run_job(job: Job, live: LivePage | None = None) -> torch.device:

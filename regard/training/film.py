@@ -16,7 +16,7 @@ from regard.runs.layout import published
 MAX_FRAMES = 60
 MAX_BYTES = 2 * 2**30  # of all frames together
 SECONDS = 0.5  # at least, between two frames
-SHARE = 0.02  # of the time, at most, is used for frames
+SHARE = 0.02  # of the time and of the processor time of training, at most, is used for frames
 NEWEST = 3  # the newest frames are not removed, as they may be on display
 
 
@@ -36,9 +36,11 @@ class Film:
         self.writing: Future[None] | None = None
         self.step: int | None = None  # of the newest frame
         self.next_at = 0.0  # when another frame may be written, on the monotonic clock
+        self.next_used = 0.0  # and by the processor time of the training: on a busy machine it is less
 
     def is_due(self) -> bool:
-        return (self.writing is None or self.writing.done()) and time.monotonic() >= self.next_at
+        is_free = self.writing is None or self.writing.done()
+        return is_free and time.monotonic() >= self.next_at and time.process_time() >= self.next_used
 
     def add(self, step: int) -> str | None:
         """Copy the weights and begin to write them as the frame of a step. Return the error of the
@@ -64,6 +66,7 @@ class Film:
         finally:
             spent = copied + time.thread_time() - began
             self.next_at = time.monotonic() + max(SECONDS, spent / SHARE)
+            self.next_used = time.process_time() + spent / SHARE
 
     def wait(self) -> str | None:
         """Wait until the last frame is written. Return its error, if there was one."""

@@ -1,8 +1,9 @@
 """Watch a run while it is trained: the page is served by a child process, which reads the run's folder.
 
-The child process is started with low priority. It reads JSON lines from its standard input (the progress of
-the training), and writes JSON lines to its standard output (its address, and requests of the page). It ends
-when its standard input is closed, at the latest when this process ends.
+The child process imports its modules while the training reads its data, and has the lowest priority from the
+first step on. It reads JSON lines from its standard input (the progress of the training), the first of which
+is sent when the run has a frame to show, and writes JSON lines to its standard output (its address, and
+requests of the page). It ends when its standard input is closed, at the latest when this process ends.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import threading
 import time
 import webbrowser
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -27,8 +29,7 @@ if TYPE_CHECKING:
     from regard.training.trainer import Trainer
 
 SERVER = "regard.serve.live"  # the child's module, on a higher floor and imported in the child only
-NICE = 19  # training has priority if both need the same core, also while the child imports its modules
-START = f"import os, runpy; os.nice({NICE}); runpy.run_module('{SERVER}', run_name='__main__')"
+NICE = 19  # training has priority if both need the same core
 WAKE = 0.05  # seconds between checks whether a paused training continues
 
 Message = dict[str, Any]  # as JSON
@@ -39,31 +40,21 @@ class LivePage:
     """The page of one run: its film, and the requests of its users."""
 
     film: Film
-    process: subprocess.Popen[bytes]
 
-    def __init__(self, input: str | None = None):
+    def __init__(self, folder: Path, input: str | None = None):
+        """Start the process that serves the page of the run in `folder`, with this input, or by default the
+        task's example."""
         if distributed.WORLD > 1:
             raise UserError(
                 f"--look works with one process, not {distributed.WORLD}; leave it out, and open the page "
                 "beside the run: regard look RUN INPUT"
             )
-        self.input = input  # the input that the page shows; by default, the task's example
-        self.paused = False
-        self.requests: SimpleQueue[Message] = SimpleQueue()
-        self.url: str | None = None
-        self.errors: deque[bytes] = deque(maxlen=1)  # the last line of the child's standard error
-        self.problem = False  # the child has reported why there is no page
-
-    def start(self, trainer: "Trainer") -> None:
-        """Write the first frame, and start the process that serves the page."""
-        self.film = Film(trainer.folder, trainer.model)
-        self.show_frame(trainer)
         home = str(Path(regard.__file__).parents[1])
         paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-P", "-c", START, str(trainer.folder)]
+        command = [sys.executable, "-P", "-m", SERVER, str(folder)]
         self.process = subprocess.Popen(
-            command if self.input is None else [*command, self.input],
+            command if input is None else [*command, input],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -71,6 +62,18 @@ class LivePage:
             process_group=0,  # Ctrl-C stops the training, not the page; in a session of its own, its low
             # priority would count for nothing next to this one where Linux groups processes by sessions
         )
+        self.paused = False
+        self.requests: SimpleQueue[Message] = SimpleQueue()
+        self.url: str | None = None
+        self.errors: deque[bytes] = deque(maxlen=1)  # the last line of the child's standard error
+        self.problem = False  # the child has reported why there is no page
+
+    def start(self, trainer: "Trainer") -> None:
+        """Write the first frame, from which on the run can be shown."""
+        with contextlib.suppress(ProcessLookupError):  # the receiver reports if it has ended
+            os.setpriority(os.PRIO_PROCESS, self.process.pid, NICE)
+        self.film = Film(trainer.folder, trainer.model)
+        self.show_frame(trainer)
         _pages.append(self)
         self.receiver = threading.Thread(target=self.receive, args=(trainer,), name="page", daemon=True)
         self.receiver.start()
@@ -173,17 +176,31 @@ class LivePage:
     def close(self) -> None:
         self.film.close()
 
+    def leave(self) -> None:
+        """End the page's process, as there is nothing to show."""
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+        self.process.wait()
+
     def stay(self) -> None:
         """Wait until the page's process ends, or Ctrl-C."""
         print("the page stays open; Ctrl-C ends it", file=sys.stderr)
         self.process.wait()
 
 
-def open_page(look: bool | str) -> LivePage | None:
-    """Open the page that was asked for, with the given text or the task's example."""
+@contextlib.contextmanager
+def opened_page(look: bool | str, folder: Path) -> Iterator[LivePage | None]:
+    """Open the page that was asked for, with the given text or the task's example. If the run can't begin, it
+    has no page; once it has begun, its page stays."""
     if look and distributed.RANK:
         raise SystemExit(2)  # the first process reports why
-    return LivePage(look if isinstance(look, str) else None) if look else None
+    live = LivePage(folder, look if isinstance(look, str) else None) if look else None
+    try:
+        yield live
+    finally:
+        if live is not None and live not in _pages:
+            live.leave()
 
 
 def stay_open() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from regard.files.tensors import write_tensors
 from regard.runs.film import frame_path
 from regard.runs.layout import FILM, WEIGHTS
 from regard.runs.load import at_step, load
-from regard.serve.live import Training, live_app, newest_model
+from regard.serve import live
+from regard.serve.live import Follower, Training, live_app, newest_model
 from regard.serve.server import run_in_thread
 from regard.tracing import trace
 from regard.viewer.session import Session
@@ -56,6 +58,55 @@ def test_the_page_shows_the_newest_frame_and_at_the_end_the_final_model(folder: 
         _, _, data = server.ask("/api/tensor", trace=final["id"], name="logits")
         shown = torch.frombuffer(bytearray(data), dtype=torch.float32)
         torch.testing.assert_close(shown, trace(model, WORDS)["logits"].flatten())
+
+
+class Clock:
+    """A clock on which time passes, and work is done, only when it is said."""
+
+    def __init__(self) -> None:
+        self.now = self.used = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return self.used
+
+    def pass_time(self, seconds: float, work: float = 0.0) -> None:
+        self.now += seconds
+        self.used += work
+
+
+def test_pages_that_follow_use_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each frame that is shown takes 0.3 s of work, each look at the log 0.01 s; frames come each second."""
+    clock = Clock()
+    monkeypatch.setattr(live, "time", clock)
+    looks: list[float] = []
+
+    class Run:
+        model = SimpleNamespace(step=0)
+
+        def progress(self) -> dict[str, Any]:
+            looks.append(clock.now)
+            clock.pass_time(0.01, work=0.01)
+            return {"film": [[step, None] for step in range(int(clock.now) - 99)]}
+
+    follower, shown, told = Follower(), [], None
+    for _ in range(1000):
+        newest = follower.look(Run(), is_training=True)["newest"]  # type: ignore[arg-type]
+        if newest != told:
+            shown.append(newest)
+            clock.pass_time(0.3, work=0.3)
+        told = newest
+        clock.pass_time(1.0)
+    seconds = clock.now - 100
+    assert len(shown) > 100  # and yet they follow
+    assert shown == sorted(shown)
+    assert clock.used - 100 <= (live.SHARE + live.LOOK_SHARE) * seconds + 0.31
+    assert len(looks) * 0.01 <= live.LOOK_SHARE * seconds + 0.01
+    for _ in range(3):  # a training that waits, or is over, is followed at once
+        clock.pass_time(1.0, work=1.0)
+        assert follower.look(Run(), is_training=False)["newest"] == int(clock.now - 0.005) - 100  # type: ignore[arg-type]
 
 
 def test_only_who_has_the_address_controls_the_training(folder: Path) -> None:

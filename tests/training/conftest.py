@@ -14,6 +14,8 @@ from helpers.runs import before, tiny, write_text
 from regard.training import live
 from regard.training.live import LivePage
 
+NO_PROCESS = 2**22 + 1  # above the largest that Linux gives
+
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -45,7 +47,7 @@ def silent_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     def start(command: list[str], **_: Any) -> Any:
         said = {"stdin": b"", "stdout": b'{"url": "http://page/"}', "stderr": b""}
         pipes = {name: io.BytesIO(data) for name, data in said.items()}
-        started.append(SimpleNamespace(command=command, wait=lambda: 0, **pipes))
+        started.append(SimpleNamespace(command=command, pid=NO_PROCESS, wait=lambda: 0, **pipes))
         return started[-1]
 
     monkeypatch.setattr(live, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))

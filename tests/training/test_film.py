@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,6 +61,39 @@ def test_frames_are_the_weights_of_their_steps_and_few(
     rows = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
     assert film_losses(tmp_path / "out") == [(step, losses.get(step)) for step in steps]
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.2, 1.9])
+def test_frames_take_a_small_share_of_the_time(
+    speed: float, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long they take: by a clock on which a copy takes 0.2 s, writing 0.3 s, and steps the rest. The
+    training has one core, on a busy machine a fifth of one, or nearly two."""
+    now = used = 100.0
+
+    def work(seconds: float) -> None:
+        nonlocal now, used
+        now += seconds
+        used += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now, thread_time=lambda: used, process_time=lambda: used)
+    monkeypatch.setattr(film, "time", clock)
+    run = tiny(text, tmp_path / "out", steps=2)
+    one = Film(tmp_path / "out", run.model)
+    merge, write = film.lora.merge, film.write_tensors
+    monkeypatch.setattr(film.lora, "merge", lambda model: (work(0.2), merge(model))[1])
+    monkeypatch.setattr(film, "write_tensors", lambda *given, **more: (work(0.3), write(*given, **more)))
+    frames = 0
+    for step in range(3000):
+        if one.is_due():
+            one.add(step)
+            one.wait()
+            frames += 1
+        now += 0.1
+        used += 0.1 * speed
+    one.close()
+    assert frames > 2
+    assert 0.5 * (frames - 1) <= film.SHARE * min(now - 100.0, used - 100.0)
 
 
 @pytest.mark.usefixtures("always")

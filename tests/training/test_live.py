@@ -5,10 +5,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from helpers.errors import user_error
 from helpers.runs import before, notices, rows, same, stopped, tiny
 from helpers.waiting import wait_until
 from regard.runs.film import film_steps
-from regard.training import distributed, live
+from regard.training import build, distributed, live
 from regard.training.film import Film
 from regard.training.live import LivePage
 from regard.training.trainer import Trainer
@@ -57,12 +58,49 @@ def test_training_is_the_same_to_the_last_bit(
     assert states_sent(page)[-1] == {"paused": False, "rate": 1.0, "ended": True}
 
 
-def test_the_page_has_low_priority_before_it_imports_anything(tmp_path: Path) -> None:
-    """Its imports take two seconds, for which training would otherwise share a core."""
-    (tmp_path / "probe.py").write_text("import os, sys; print(os.nice(0), __name__, *sys.argv[1:])")
-    command = [sys.executable, "-c", live.START.replace(live.SERVER, "probe"), "folder", "the fox"]
-    said = subprocess.check_output(command, env=os.environ | {"PYTHONPATH": str(tmp_path)}, text=True)
-    assert said == "19 __main__ folder the fox\n"
+@contextlib.contextmanager
+def page_process(program: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Another program instead of the page's process."""
+    start, begun = subprocess.Popen, []
+
+    def begin(command: list[str], **more: Any) -> subprocess.Popen[bytes]:
+        begun.append(start([command[0], "-c", program], **more))
+        return begun[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "_pages", [])
+        patch.setattr(live, "subprocess", SimpleNamespace(Popen=begin, PIPE=subprocess.PIPE))
+        yield begun
+    for process in begun:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait(60)
+
+
+WAITS = "import sys; sys.stdin.read()"
+
+
+def test_the_page_begins_with_the_data_and_yields_to_the_steps(text: str, tmp_path: Path) -> None:
+    """Its imports take two seconds, for which the steps would otherwise share a core."""
+    priorities: list[int] = []
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def note(*_: Any) -> None:
+        priorities.append(os.getpriority(os.PRIO_PROCESS, begun[0].pid))
+
+    with page_process(WAITS) as begun, before(build, "assemble", note), before(Trainer, "train_step", note):
+        tiny(text, tmp_path / "out", steps=2, look=True, **SETTINGS)
+    assert priorities == [own, 19, 19]
+
+
+def test_without_a_run_there_is_no_page(tmp_path: Path) -> None:
+    with page_process(WAITS) as begun:
+        user_error(
+            lambda: tiny(str(tmp_path / "missing.txt"), tmp_path / "out", steps=2, look=True), "missing"
+        )
+        assert begun[0].returncode is not None
+        assert live._pages == []
 
 
 def test_the_learning_rate_changes_from_a_step_on_and_is_logged(
@@ -162,24 +200,15 @@ def test_several_processes_are_refused(text: str, tmp_path: Path, monkeypatch: p
     ],
 )
 def test_a_page_that_ends_at_once_says_why(
-    program: str, reason: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    program: str, reason: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Before it has an address; the training goes on."""
-    start = live.subprocess.Popen
-    monkeypatch.setattr(live, "_pages", [])
-    monkeypatch.setattr(
-        live.subprocess, "Popen", lambda command, **more: start([command[0], "-c", program], **more)
-    )
-    with before(LivePage, "finish", lambda page, _: page.receiver.join(60)):
+    with page_process(program), before(LivePage, "finish", lambda page, _: page.receiver.join(60)):
         tiny(text, tmp_path / "out", steps=2, look=True, **SETTINGS)
     said = [line for line in capsys.readouterr().err.splitlines() if "the page can't be shown" in line]
     assert len(said) == 1
     assert reason in said[0]
     assert rows(tmp_path / "out")[-1]["step"] == 2
-    (page,) = live._pages
-    with contextlib.suppress(BrokenPipeError):
-        page.process.stdin.close()  # type: ignore[union-attr]
 
 
 def test_the_page_of_a_training(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from regard.files.locks import lock_folder
 from regard.files.tensors import write_tensors
 from regard.runs.film import frame_path
 from regard.runs.layout import FILM, LOG
+from regard.serve import live
 from regard.serve.live import Training, live_app
 from regard.viewer.film import film_scenes
 from regard.viewer.session import Session
@@ -98,8 +99,10 @@ def test_checkpoints_are_a_film_too_and_without_any_it_is_refused(folder, tmp_pa
 
 
 @pytest.fixture
-def watched(tab, folder):
-    """The page of a training that has reached step 9, and what was asked for on it."""
+def watched(tab, folder, monkeypatch):
+    """The page of a training that has reached step 9, and what was asked for on it; it may take all time."""
+    monkeypatch.setattr(live, "SHARE", 1e9)
+    monkeypatch.setattr(live, "LOOK_SHARE", 1e9)
     asked = []
     training = Training(asked.append)
     with lock_folder(folder, "--out"), serve_app(live_app(folder, WORDS, training)) as port:

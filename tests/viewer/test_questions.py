@@ -61,7 +61,7 @@ def test_what_does_a_head_do(visitor):
 
 def test_a_head_without_a_name_is_described_too(visitor):
     by = visitor().click("#layer-back")
-    by.it.wait("#sentence", "It does no one thing")
+    by.it.wait("#sentence", "No named pattern fits; the nearest")
 
 
 def test_why_did_it_say_x(visitor):

@@ -1,7 +1,10 @@
 """What stands in the scene has room: names of rows, fields, and the way back to the whole model."""
 
+import itertools
+
 import pytest
 
+from helpers import looking
 from helpers.browsing import WORDS
 from helpers.looking import captioner, noise, reader
 from helpers.serving import serve_session
@@ -74,3 +77,93 @@ def test_no_title_of_a_part_is_cut_off(tab, kind):
     )
     assert len(titles) > 5
     assert not [title for title, full, room in titles if full > room]
+
+
+CUT = """() => {
+  const strip = document.getElementById("strip");
+  const { top, bottom } = strip.getBoundingClientRect();
+  const words = [...strip.querySelectorAll("bdi")].map((e) => e.getBoundingClientRect());
+  const cut = words.filter((word) => (word.top < top) !== (word.bottom <= top + 1)
+    || (word.bottom > bottom) !== (word.top >= bottom - 1));
+  return { cut: cut.length, hidden: words.filter((word) => word.bottom <= top + 1).length };
+}"""
+
+
+@pytest.mark.parametrize("width", [1024, 2560])
+def test_no_line_of_a_long_text_is_cut(tab, width, monkeypatch):
+    """It is scrolled to the selected token: by whole lines."""
+    monkeypatch.setattr(looking, "CONTEXT", 200)
+    model = reader("write", "gpt", depth=1, context=200)
+    with serve_session(Session(model, " ".join(WORDS.split() * 30))) as server:
+        it = tab(server.url, "#view=look&token=100", viewport={"width": width, "height": 1000})
+        for token in (100, 137, 0):
+            it.turn(f"#view=look&token={token}")
+            it.page.wait_for_selector(f"#strip-text-{token}[aria-pressed=true]")
+            seen = it.page.evaluate(CUT)
+            assert seen["cut"] == 0, token
+            assert token == 0 or seen["hidden"] > 0
+
+
+def test_panels_on_a_phone_stand_in_one_row(tab):
+    it = tab("transformer", "#view=look", viewport={"width": 390, "height": 844})
+    places = it.page.eval_on_selector_all(
+        "#views .panels a", "all => all.map((e) => [e.offsetLeft, e.offsetLeft + e.offsetWidth, e.offsetTop])"
+    )
+    assert len({top for _, _, top in places}) == 1
+    assert all(right <= left for (_, right, _), (left, _, _) in itertools.pairwise(places))
+
+
+def test_a_mark_says_where_tokens_are_left_out(tab, monkeypatch):
+    monkeypatch.setattr(looking, "CONTEXT", 200)
+    model = reader("write", "gpt", depth=1, context=200)
+    with serve_session(Session(model, " ".join(WORDS.split() * 10))) as server:
+        it = tab(server.url, "#view=look&token=40")
+        shown = it.page.eval_on_selector_all(
+            ".chips.queries .chip", "all => all.map((e) => Number(e.dataset.query))"
+        )
+        gaps = sum(after > before + 1 for before, after in itertools.pairwise(shown))
+        assert 0 < len(shown) < 50
+        assert it.page.locator(".chips.queries .skipped").count() == gaps > 0
+
+
+MOTIONS = """() => document.getAnimations().filter((one) => one.animationName).map((one) =>
+  [one.animationName, one.effect.getTiming().iterations])"""
+
+
+def test_the_first_picture_comes_in_motion_that_ends(tab):
+    """Once; nothing moves for longer than five seconds, and nothing at all for readers who want no motion."""
+    it = tab("gpt", "#view=look", reduced_motion="no-preference")
+    it.page.reload(wait_until="commit")
+    it.page.wait_for_selector(".layer.enter .leaves", state="attached")
+    motions = dict(it.page.evaluate(MOTIONS))
+    assert {"come", "sweep", "grow", "flow"} <= motions.keys()
+    assert all(times <= 4 for times in motions.values())
+    it.page.wait_for_selector(".layer.model:not(.enter)")
+    it.page.evaluate("document.getAnimations().forEach((one) => one.finish())")
+    it.page.click(".heads button[aria-pressed=false]")
+    it.wait_until_still()
+    assert it.page.locator(".enter").count() == 0
+    assert tab("gpt", "#view=look").page.evaluate(MOTIONS) == []
+
+
+CONTRASTS = """async () => {
+  const { palette } = await import("/page/colour.js");
+  const { textColour } = await import("/page/ink.js");
+  const light = (channels) => {
+    const [r, g, b] = channels.map((x) => x / 255).map((x) =>
+      (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  return [false, true].flatMap((signed) => [...palette(signed)].map((pixel, i) => {
+    const under = light([pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255]);
+    const ink = light([1, 3, 5].map((at) => parseInt(textColour(signed, i / 255).slice(at, at + 2), 16)));
+    return Math.max(under, ink) / Math.min(under, ink);
+  }));
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_in_cells_can_be_read_on_every_colour(tab, scheme):
+    contrasts = tab("gpt", "#view=look", color_scheme=scheme).page.evaluate(CONTRASTS)
+    assert len(contrasts) == 2 * 256
+    assert min(contrasts) >= 4.5

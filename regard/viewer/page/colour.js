@@ -53,29 +53,6 @@ export function palette(signed) {
   return PALETTES[`${signed}${dark}`];
 }
 
-/** @type {(signed: boolean, share: number) => [number, number, number]} */
-function channels(signed, share) {
-  const c = palette(signed)[Math.round(255 * Math.min(1, Math.max(0, share)))];
-  return [c & 255, (c >> 8) & 255, (c >> 16) & 255];
-}
-
-/**
- * A colour of the palette for CSS.
- * @param {boolean} signed
- * @param {number} share from 0 to 1
- */
-export const cssColour = (signed, share) => `rgb(${channels(signed, share).join(" ")})`;
-
-/**
- * Black or white, whichever is easier to read on a colour of the palette.
- * @param {boolean} signed
- * @param {number} share from 0 to 1
- */
-export function textColour(signed, share) {
-  const [r, g, b] = channels(signed, share);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14181d" : "#ffffff";
-}
-
 /**
  * A canvas of the pixels of an image.
  * @param {ImageData} image

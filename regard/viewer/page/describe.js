@@ -123,9 +123,9 @@ function describeMixed({ patterns }, head) {
     ({ words: roleWords(name)?.[1] ?? name, weight: weights[head], chance }))
     .sort((a, b) => b.weight - b.chance - a.weight + a.chance);
   if (!best) return "";
-  if (best.weight - best.chance < LEAST) return "It does no one thing that has a name.";
-  return `It does no one thing: ${formatWeight(best.weight)} of its attention ${best.words} (${
-    formatWeight(best.chance)} if spread evenly).`;
+  if (best.weight - best.chance < LEAST) return "No named pattern fits.";
+  return `No named pattern fits; the nearest: ${formatWeight(best.weight)} of its attention ${
+    best.words} (${formatWeight(best.chance)} if spread evenly).`;
 }
 
 /**
@@ -139,7 +139,7 @@ export function describeChoice(scene, { opening, attentions }) {
   if (count === 1 || !Object.keys(attention?.patterns ?? {}).length) return "";
   const clear = attention?.roles?.[head];
   const why = clear ? "it does one thing most clearly" : "its attention is the least evenly spread";
-  return `Of ${count} heads this one is shown first because ${why}.`;
+  return `First of ${count} heads: ${why}.`;
 }
 
 /**

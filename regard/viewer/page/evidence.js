@@ -53,7 +53,7 @@ function nameThere(scene, corpus) {
   const words = roleWords(role);
   const name = role && words
     ? `${articleFor(words[0])} ${words[0]} (${formatWeight(there.patterns[role].weights[scene.head])})`
-    : "no one thing that has a name";
+    : "no named pattern";
   return `; on ${corpus.texts} built-in texts: ${name}`;
 }
 

@@ -88,7 +88,8 @@ class FilmBar {
     this.follow.hidden = !manifest.training;
     this.follow.setAttribute("aria-pressed", String(this.following));
     document.body.classList.toggle("playing", this.playing || this.following);
-    if (this.following && this.frames.length) this.want(last(this.frames)[0]);
+    const newest = manifest.newest ?? last(this.frames)?.[0];
+    if (this.following && newest !== undefined) this.want(newest);
     if (manifest.training && !this.polling) this.poll();
     clearTimeout(this.timer);
     if (this.playing) this.timer = setTimeout(() => this.tick(), PLAY); // a frame was drawn: the next one
@@ -195,8 +196,8 @@ class FilmBar {
   async poll() {
     this.polling = true;
     try {
-      const { film, steps, training, control } = await this.source.progress();
-      Object.assign(this.app.manifest, { film, steps, training, control });
+      const { film, newest, steps, training, control } = await this.source.progress();
+      Object.assign(this.app.manifest, { film, newest, steps, training, control });
       this.problem = "";
     } catch (error) {
       this.problem = messageOf(error);

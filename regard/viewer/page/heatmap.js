@@ -1,8 +1,9 @@
 /* A matrix as a heat map: tokens at its sides, arrow keys, a line that reads the numbers, and a table. */
 
 import { Canvas } from "./canvas.js";
-import { cssColour, isDark, opaque, paintMatrix, penOf, textColour, themeColour } from "./colour.js";
+import { isDark, opaque, paintMatrix, penOf, themeColour } from "./colour.js";
 import { FONT_FAMILY, arrowKeys, formatNumber, h, label, range, s, svgRoot, tableTwin } from "./dom.js";
+import { cssColour, textColour } from "./ink.js";
 
 const FONT = `12px ${FONT_FAMILY}`;
 const DIGITS_FONT = "11px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace";

@@ -1,10 +1,11 @@
 /* What each layer would predict if it were the last: the logit lens, nostalgebraist 2020. */
 
-import { cssColour, textColour, themeColour } from "./colour.js";
+import { themeColour } from "./colour.js";
 import {
   arrowKeys, formatCount, formatNumber, formatPercent, h, label, onKeys, range, readoutLine, s, svgRoot,
   tableTwin,
 } from "./dom.js";
+import { cssColour, textColour } from "./ink.js";
 
 const [CELL_WIDTH, CELL_HEIGHT, LEFT, TOP, RANK_WIDTH] = [128, 36, 92, 24, 110];
 const CAPTION = "What each layer would predict";

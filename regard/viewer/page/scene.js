@@ -25,6 +25,7 @@ import { lightStrip } from "./strip.js";
 
 const DEPTHS = ["model", "block", "head", "product", "number"];
 const SECONDS = 0.52; // of a zoom
+const ENTRANCE = 2.2; // seconds, which page.css divides among the parts of the picture
 
 /** @type {{ depth: string, layer: HTMLElement } | null} what was drawn last */
 let drawn = null;
@@ -134,7 +135,8 @@ function drawStage(scene, depth, name, focused, move) {
   /** @type {((query: number) => void) | void} */
   let light;
   const say = (/** @type {number} */ query) => {
-    sentence.style.minHeight = `${sentence.offsetHeight}px`; // a shorter one does not move what is pointed at
+    const { height: tall } = sentence.getBoundingClientRect();
+    sentence.style.minHeight = `${tall}px`; // a shorter one does not move what is pointed at
     sentence.replaceChildren(...depth.sentence(query).filter((child) => child !== null).map((child) =>
       (child instanceof Node ? child : String(child))));
     lightStrip(scene.keys.side, scene.weightsOf(query));
@@ -148,6 +150,7 @@ function drawStage(scene, depth, name, focused, move) {
     layer.replaceChildren();
     light = depth.draw(layer, width, height);
     say(scene.token);
+    if (isFirst && !before) enter(layer);
     if (isFirst) zoom(stage, layer, before, name);
     if (active) document.getElementById(active)?.focus({ preventScroll: true });
   }).observe(stage);
@@ -268,6 +271,13 @@ const partTable = ({ items }) => ({
   rows: items.flatMap(({ boxes }) => boxes.map(({ title, shape }) => [title, shape.join(" × ")])),
 });
 
+/** The first picture of a page: what is read comes in, flows through the model, and the answer leaves.
+ * @param {HTMLElement} layer */
+function enter(layer) {
+  layer.classList.add("enter");
+  setTimeout(() => layer.classList.remove("enter"), 1000 * ENTRANCE);
+}
+
 /**
  * Move from one depth to another: the part that is opened grows until it fills the stage, or shrinks back.
  * @type {(stage: HTMLElement, layer: HTMLElement, before: typeof drawn, name: string) => void}
@@ -297,10 +307,11 @@ function zoom(stage, layer, before, name) {
     duration: 1000 * SECONDS, easing: "cubic-bezier(.35,0,.15,1)", fill: "both",
     direction: inward ? "normal" : "reverse",
   });
+  stage.classList.add("zooming"); // both are painted once, and only moved then
   outer.animate(outside, how);
   inner.animate(inside, how).finished.then((animation) => {
     ghost.remove();
     animation.cancel();
     for (const other of layer.getAnimations()) other.cancel();
-  }, () => ghost.remove());
+  }, () => ghost.remove()).then(() => stage.classList.remove("zooming"));
 }

@@ -9,15 +9,14 @@ import { paint } from "./scene_paint.js";
 /** @typedef {import("./scene_layout.js").Rows} Rows */
 
 export const NUMBERS = 24; // of a token
-const [TALL, EDGE] = [18, 3]; // pixels
+const [TALL, EDGE] = [26, 3]; // pixels
 
 /**
  * Paint them into all slabs that name a tensor.
- * @type {(app: App, plan: Plan, root: HTMLElement) => Promise<void>}
+ * @type {(app: App, plan: Plan, slabs: HTMLElement[]) => Promise<void>}
  */
-export async function drawBeads(app, plan, root) {
-  const slabs = /** @type {HTMLElement[]} */ ([...root.querySelectorAll(".slab[data-tensor]")]);
-  await Promise.all(slabs.map((slab) => drawSlab(app, plan, slab)));
+export async function drawBeads(app, plan, slabs) {
+  await Promise.all(slabs.filter(({ dataset }) => dataset.tensor).map((slab) => drawSlab(app, plan, slab)));
 }
 
 /** @type {(app: App, plan: Plan, slab: HTMLElement) => Promise<void>} */

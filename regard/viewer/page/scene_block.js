@@ -17,6 +17,8 @@ const MOST = 14; // boxes of a block
 const MOST_CELLS = 60; // of recurrent cells: their gates in all layers, both ways
 const SIDE = 512; // numbers each way
 const PICKER = 40; // pixels of the images of heads below a card
+const BELOW = 56; // pixels between two lines of boxes
+const [LEAST, LEAST_ON_PHONES] = [94, 130]; // pixels of a box
 /** @type {Record<string, string>} */
 const SHORT = { norm: "Norm", out: "Heads joined", hidden: "Feed-forward", down: "Back to the width" };
 
@@ -81,7 +83,9 @@ function describeBlock(scene, cards) {
   const { attention, queries, recurrent } = scene;
   const hidden = cards.find(({ title }) => title === SHORT.hidden);
   if (recurrent && cards.some(({ name }) => name.includes("_gate"))) {
-    return "gates between 0 and 1 decide what of the old state stays and what of a new word comes in.";
+    const gates = "gates between 0 and 1 decide what stays of the old state and what comes in.";
+    const what = scene.keys.grid ? "the picture" : "what was read";
+    return attention ? `each step looks at ${what}; then ${gates}` : gates;
   }
   if (!attention) return `${cards.length} steps, each with its own numbers.`;
   const width = last(cards.find(({ plus }) => plus)?.shape ?? cards[0].shape);
@@ -112,22 +116,26 @@ function draw(root, app, scene, cards, width, height) {
   const cardWidth = (width - 2 * margin - (columns - 1) * gap) / columns;
   const at = cards.findIndex(({ name, heads }) => heads && partOf(name) === scene.attention?.name);
   const picker = at < 0 ? null : headButtons(app, scene, cardWidth - 20);
-  const below = picker ? 56 + PICKER : 56;
-  const top = 36;
-  const foot = picker && Math.floor(at / columns) === lines - 1 ? PICKER + 8 : 0; // below the last line
-  const lineHeight = Math.max(94 + below, (height - top - 12 + below - foot) / lines);
-  const svg = s("svg", { width, height: Math.max(height, top + lines * lineHeight), "aria-hidden": "true" });
+  const top = cards.some(({ plus }) => plus) ? 36 : 12; // for what goes around
+  const pickerLine = picker ? Math.floor(at / columns) : lines; // below which the images of the heads stand
+  const extra = picker ? PICKER + (pickerLine === lines - 1 ? 8 : 0) : 0;
+  const least = narrow ? LEAST_ON_PHONES : LEAST;
+  const lineHeight = Math.max(least + BELOW, (height - top - 12 + BELOW - extra) / lines);
+  const end = top + lines * lineHeight + extra;
+  const svg = s("svg", { width, height: Math.max(height, end), "aria-hidden": "true" });
   /** @type {Box[]} */
   const boxes = [];
   const buttons = cards.map((card, n) => {
+    const line = Math.floor(n / columns);
     const box = {
-      x: margin + (n % columns) * (cardWidth + gap), y: top + Math.floor(n / columns) * lineHeight,
-      width: cardWidth, height: lineHeight - below,
+      x: margin + (n % columns) * (cardWidth + gap),
+      y: top + line * lineHeight + (line > pickerLine ? extra : 0),
+      width: cardWidth, height: lineHeight - BELOW,
     };
     boxes.push(box);
     return place(cardButton(app, scene, card, box.height - 62), box);
   });
-  svg.append(...arrows(boxes, columns, below - 26), ...bypasses(cards, boxes, columns));
+  svg.append(...arrows(boxes, columns), ...bypasses(cards, boxes, columns));
   root.append(svg, ...buttons);
   const { x, y, height: tall } = boxes[Math.max(0, at)];
   if (picker) root.append(place(picker, { x, y: y + tall + 6, width: cardWidth - 20 }));
@@ -163,15 +171,15 @@ function cardButton(app, scene, { name, title, tensor, words, heads, plus }, roo
   }, h("b", {}, plus ? "+ what came in" : title), image, h("small", { class: "pale" }, words));
 }
 
-/** To the right, and at the end of a line around what is `below` its last box.
- * @type {(boxes: Box[], columns: number, below: number) => SVGElement[]} */
-const arrows = (boxes, columns, below) => boxes.slice(1).map((box, n) => {
+/** To the right, and at the end of a line to the next one, below the images of the heads.
+ * @type {(boxes: Box[], columns: number) => SVGElement[]} */
+const arrows = (boxes, columns) => boxes.slice(1).map((box, n) => {
   const from = boxes[n];
   const y = from.y + from.height / 2;
   if ((n + 1) % columns) {
     return s("path", { class: "arrow", d: `M${from.x + from.width},${y} H${box.x - 3} m-6,-4 l6,4 l-6,4` });
   }
-  const down = from.y + from.height + below;
+  const down = box.y - 26;
   const [x0, x1] = [from.x + from.width - 10, box.x + box.width / 2];
   const d = `M${x0},${from.y + from.height} V${down} H${x1} V${box.y - 3} m-4,-6 l4,6 l4,-6`;
   return s("path", { class: "arrow", d });

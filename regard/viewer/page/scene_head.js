@@ -187,7 +187,9 @@ function spread(width, height, { keys, queries }) {
   const last = Math.min(narrow, width - x3 - 16);
   const seen = keys.grid ? Math.max(0, Math.min(last, square - 130)) : 0; // the picture, below what comes out
   const tall = seen ? square - seen - 44 : square;
-  const start = `M${x0 + narrow + 4},${44 + 2.5 * third + 60} C${x1},${height - 8}`; // of the values
+  const [fromX, under] = [x0 + narrow + 4, height - 8]; // the values pass below the names of columns
+  const start = `M${fromX},${44 + 2.5 * third + 60} C${fromX + 30},${under} ${x1 - 30},${under} ${x1},${
+    under} H`;
   return {
     height,
     named: words > 0,
@@ -205,9 +207,10 @@ function spread(width, height, { keys, queries }) {
         x1 - left - 20},${middle} ${x1 - left},${middle}`,
       `M${x1 + square + 8},${middle} H${x2 - left} m-6,-4 l6,4 l-6,4`,
       `M${x2 + square + 8},${top + tall / 2} H${x3 - 8} m-6,-4 l6,4 l-6,4`,
-      seen ? `${start} ${x2},${height - 8} ${x2 + square},${height - 8} Q${x3 - 24},${height - 8} ${
-        x3 - 24},${top + square} V${top + tall - 8} m-4,8 l4,-8 l4,8`
-        : `${start} ${x3 - 60},${height - 8} ${x3 + narrow / 2},${top + square + 12} m-8,1 l8,-1 l1,8`,
+      seen ? `${start}${x3 - 40} Q${x3 - 24},${under} ${x3 - 24},${under - 16} V${
+        top + tall - 8} m-4,8 l4,-8 l4,8`
+        : `${start}${x3 - 20} Q${x3 + last / 2},${under} ${x3 + last / 2},${
+          top + square + 8} m-4,8 l4,-8 l4,8`,
     ],
   };
 }

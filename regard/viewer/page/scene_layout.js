@@ -17,7 +17,7 @@ import { largestWeights } from "./scene_data.js";
 export const SLAB = 32;
 export const GAP = 9;
 const MARGIN = 20;
-const [LEAST_ROW, MOST_ROW] = [22, 80];
+const [LEAST_ROW, MOST_ROW] = [22, 110];
 const RIBBONS = 140; // pixels that they need
 const [LEAST_PICTURE, LEAST_CARD] = [180, 300];
 const LEAST_HEAD = 26; // pixels of the image of a head with its frame
@@ -112,11 +112,12 @@ export function planScene(scene, width, height, narrow = width < NARROW, top = n
   const queryWidth = widthOf(queries, queryShown);
   const keyX = narrow ? 14 : MARGIN;
   const above = keys.before ? 34 : 0; // for the class token
-  const room = bottom - top - 20 - above;
+  const pictureTop = (narrow ? top : 20) + above;
+  const room = bottom - pictureTop - 20;
   const inner = innerBefore.length + innerAfter.length;
   const taken = MARGIN + 22 + (before.length + inner) * (SLAB + GAP) + 16 + RIBBONS + queryWidth + 14;
   const side = Math.min(narrow ? width * 0.56 : Math.min(width * 0.3, right - taken), room);
-  const middle = top + above + room / 2;
+  const middle = pictureTop + room / 2;
   const picture = keys.grid ? { x: keyX, y: middle - side / 2, width: side, height: side } : null;
   const keyWidth = picture ? side : widthOf(keys, keyShown);
   const beforeX = keyX + keyWidth + (narrow ? 0 : 22);

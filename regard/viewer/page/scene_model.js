@@ -43,7 +43,8 @@ export function drawModel(root, scene, app, width, height) {
   const keyChips = scene.keys.grid ? null : chips(app, plan, "keys");
   const queryChips = chips(app, plan, "queries");
   if (keyChips) root.append(keyChips);
-  root.append(queryChips, ...slabs(app, plan));
+  const parts = slabs(app, plan);
+  root.append(queryChips, ...parts);
   if (scene.answers) root.append(answerPanel(app, plan));
   if (plan.narrow) root.append(rail(app, plan));
   streams.append(...drawStreams(plan, scene.token));
@@ -57,17 +58,17 @@ export function drawModel(root, scene, app, width, height) {
     }
   };
   light(scene.token);
-  if (!plan.narrow) requestAnimationFrame(() => paintSlabs(app, plan, root));
+  if (!plan.narrow) requestAnimationFrame(() => paintSlabs(app, plan, parts));
   return light;
 }
 
 /**
  * After the picture itself: the numbers that flow, where it is not only a small picture of it.
- * @type {(app: App, plan: Plan, root: HTMLElement) => Promise<void>}
+ * @type {(app: App, plan: Plan, parts: HTMLElement[]) => Promise<void>}
  */
-async function paintSlabs(app, plan, root) {
-  if (!root.isConnected || root.closest("[inert]")) return;
-  await (await import("./scene_beads.js")).drawBeads(app, plan, root);
+async function paintSlabs(app, plan, parts) {
+  if (!parts[0]?.isConnected || parts[0].closest("[inert]")) return;
+  await (await import("./scene_beads.js")).drawBeads(app, plan, parts);
 }
 
 /**
@@ -198,8 +199,17 @@ function chips(app, plan, which) {
   }, h("bdi", {}, chipWords(side, i))),
   { x, y: /** @type {Place} */ (rows.at(i))[1] - height / 2, width, height })));
   rove(group);
+  group.append(...skippedMarks(rows, isQuery ? x + width + 3 : x - 11));
   return group;
 }
+
+/**
+ * A mark between two tokens where others are left out.
+ * @type {(rows: Rows, x: number) => HTMLElement[]}
+ */
+const skippedMarks = (rows, x) => rows.shown.slice(1).flatMap((i, n) => (i === rows.shown[n] + 1 ? []
+  : [place(h("span", { class: "caption skipped", "aria-hidden": "true" }, "⋮"),
+    { x, y: /** @type {Place} */ (rows.at(i))[1] - rows.step / 2 - 9 })]));
 
 /** @type {(plan: Plan) => HTMLElement[]} */
 function captionList({ scene, keyX, keyWidth, queryX, queryWidth, top, keyRows, queryRows, picture }) {

@@ -2,6 +2,7 @@
 
 import { isDark, opaque, paintMatrix, penOf } from "./colour.js";
 import { h, label, s } from "./dom.js";
+import { inkOn } from "./ink.js";
 import { shapeWords } from "./describe.js";
 import { place } from "./scene_layout.js";
 import { poolIndex } from "./tensor_part.js";
@@ -147,7 +148,7 @@ function cellNumbers(matrix, width, height) {
     const [r, g, b] = pixels.subarray(4 * i);
     return s("text", {
       x: ((i % wide) + 0.5) * (width / wide), y: (Math.floor(i / wide) + 0.5) * (height / tall) + 4.5,
-      fill: 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14181d" : "#ffffff",
+      fill: inkOn(r, g, b),
     }, formatCell(x));
   });
   return s("svg", { class: "cell-numbers", width, height, "aria-hidden": "true" }, texts.filter(Boolean));

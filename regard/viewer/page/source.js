@@ -163,7 +163,8 @@ export class Server {
 
   /**
    * How far the run is.
-   * @returns {Promise<Pick<Manifest, "logged" | "step" | "steps" | "film" | "training" | "control">>}
+   * @returns {Promise<Pick<Manifest, "logged" | "step" | "steps" | "film" | "newest" | "training"
+   *   | "control">>}
    */
   async progress() {
     return (await request(`/api/progress?trace=${this.manifest.id}`)).json();

@@ -71,6 +71,8 @@ export function showStrip(root, app, side, token) {
   }));
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   scrollInside(root, root.querySelector("[aria-pressed=true]"));
+  const line = Number.parseFloat(getComputedStyle(root).lineHeight);
+  root.scrollTop = line * Math.round(root.scrollTop / line); // no line is cut
 }
 
 /** @type {(app: App, side: string, i: number, chosen: number | null) => Child[]} */

@@ -214,6 +214,8 @@ interface Manifest {
   steps: number[];
   /** Frames of its training, each with the loss that was last logged by then. */
   film?: [step: number, loss: number | null][];
+  /** The step of the frame that a page shows which follows the training. */
+  newest?: number | null;
   /** The training that started this page. */
   control?: TrainingControl;
   /** Whether the run is being trained. */
