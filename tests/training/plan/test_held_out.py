@@ -28,8 +28,8 @@ def test_a_tenth_of_a_short_text_and_less_of_a_long_one() -> None:
 
 
 def test_an_evaluation_takes_a_small_part_of_the_time() -> None:
-    shares = [limit_held_out(0.1, 10**8, of_text(10**8, minutes)) for minutes in (0.05, 2, 2000)]
-    assert shares[0] < shares[1] < shares[2] <= 0.1
+    shares = [limit_held_out(0.1, 10**8, of_text(10**8, minutes)) for minutes in (0.05, 2)]
+    assert shares[0] < shares[1] < 0.1
     assert shares[0] * 10**8 >= 0.99 * LEAST
     assert limit_held_out(0.1, 10**8, of_text(10**8, 5, "h200")) == pytest.approx(ENOUGH / 10**8)
 
@@ -43,7 +43,7 @@ def test_short_runs_on_long_texts_train_instead_of_evaluating() -> None:
 def test_the_plan_chooses_the_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_out, "ENOUGH", 1e5)
     text = tmp_path / "long.txt"
-    text.write_text("The cat sat on the mat, and the dog did not.\n" * 60_000)
+    text.write_text("The cat sat on the mat, and the dog did not.\n" * 30_000)
     planned = plan("write", str(text), minutes=5, machine="h200")
     share = planned.settings["data.holdout"]
     assert share * text.stat().st_size == pytest.approx(1e5, rel=0.05)
