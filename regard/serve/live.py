@@ -38,8 +38,14 @@ from regard.viewer.session import Session
 
 MAX_RATE = 100.0  # times the schedule's learning rate
 FIRST_FRAME = 600.0  # seconds that the page waits for the run's first frame
-SHARE = 0.08  # of one core, at most, is used for pages that follow the training
+SHARE = 0.02  # of one core, at most, is used for pages that follow the training
+IDLE_SHARE = 0.25  # the same while a core is idle
 LOOK_SHARE = 0.005  # of the time, at most, is used to look at its log and its film
+
+
+def is_core_idle() -> bool:
+    """Whether the last minute left one of the cores without work, on average."""
+    return os.getloadavg()[0] <= (os.cpu_count() or 1) - 1
 
 
 class Follower:
@@ -59,7 +65,8 @@ class Follower:
             self.progress = session.progress()
             self.look_at = now + (time.process_time() - used) / LOOK_SHARE
         steps = [step for step, _ in self.progress["film"]]
-        has_time = used - self.told_used <= SHARE * (now - self.told_at)
+        share = IDLE_SHARE if is_core_idle() else SHARE
+        has_time = used - self.told_used <= share * (now - self.told_at)
         if not is_training or has_time or self.newest not in steps:
             self.newest, self.told_at, self.told_used = max(steps, default=None), now, used
         return self.progress | {"step": session.model.step, "newest": self.newest}
