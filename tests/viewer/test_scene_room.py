@@ -167,3 +167,21 @@ def test_numbers_in_cells_can_be_read_on_every_colour(tab, scheme):
     contrasts = tab("gpt", "#view=look", color_scheme=scheme).page.evaluate(CONTRASTS)
     assert len(contrasts) == 2 * 256
     assert min(contrasts) >= 4.5
+
+
+NEIGHBOURS = """async () => {
+  const { drawMatrix } = await import("/page/scene_paint.js");
+  const data = Float32Array.from([-16.88, -99.94, -123.4, -9.994, -0.5, -1234]);
+  const tensor = { shape: [1, 6], data };
+  const layer = document.querySelector(".layer");
+  layer.append(...drawMatrix({ title: "", tensor, numbers: true }, { x: 0, y: 40, width: 264, height: 18 }));
+  const texts = [...layer.querySelectorAll(".cell-numbers text")].slice(-6);
+  return texts.map((e) => [e.textContent, e.getBoundingClientRect().left, e.getBoundingClientRect().right]);
+}"""
+
+
+def test_large_numbers_in_cells_do_not_touch(tab):
+    """In cells as narrow as those with numbers may be."""
+    texts = tab("gpt", "#view=look").page.evaluate(NEIGHBOURS)
+    assert [text for text, _, _ in texts] == ["−16.9", "−99.9", "−123", "−9.99", "−0.50", "−1234"]
+    assert all(right < left for (_, _, right), (_, left, _) in itertools.pairwise(texts))
