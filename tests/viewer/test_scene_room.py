@@ -185,3 +185,17 @@ def test_large_numbers_in_cells_do_not_touch(tab):
     texts = tab("gpt", "#view=look").page.evaluate(NEIGHBOURS)
     assert [text for text, _, _ in texts] == ["−16.9", "−99.9", "−123", "−9.99", "−0.50", "−1234"]
     assert all(right < left for (_, _, right), (_, left, _) in itertools.pairwise(texts))
+
+
+def test_the_terms_of_a_sum_fit_a_phone(tab):
+    """All columns, also above a row that sums up many smaller terms."""
+    model = reader("write", "gpt", depth=1, heads=1, dim=96)
+    with serve_session(Session(model, WORDS)) as server:
+        it = tab(
+            server.url,
+            "#view=look&cell=blocks.0.attn.scores:0,4,2",
+            viewport={"width": 390, "height": 844},
+        )
+        it.page.wait_for_selector(".cell tbody th[colspan]")
+        room = it.page.eval_on_selector(".cell .scroll", "one => [one.scrollWidth, one.clientWidth]")
+        assert room[0] <= room[1]
