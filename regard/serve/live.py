@@ -49,14 +49,14 @@ def is_core_idle() -> bool:
 
 
 class Follower:
-    """What pages show that follow a training, so that they use a small share of the time: they are told of a
-    newer frame once this process has worked little enough since the one before, and of what the log has once
-    the time is long against that of reading it."""
+    """What pages show that follow a training, so that they use a small share of the time: a newer frame once
+    this process has worked little enough since the one before, and what the log has once the time since then
+    is long against that of reading it."""
 
     def __init__(self) -> None:
         self.progress: Json = {}
         self.newest: int | None = None
-        self.told_at = self.told_used = self.look_at = 0.0
+        self.chosen_at = self.chosen_used = self.look_at = 0.0
 
     def look(self, session: Session, is_training: bool) -> Json:
         """The progress of the run, with the newest frame that pages should show."""
@@ -66,9 +66,9 @@ class Follower:
             self.look_at = now + (time.process_time() - used) / LOOK_SHARE
         steps = [step for step, _ in self.progress["film"]]
         share = IDLE_SHARE if is_core_idle() else SHARE
-        has_time = used - self.told_used <= share * (now - self.told_at)
+        has_time = used - self.chosen_used <= share * (now - self.chosen_at)
         if not is_training or has_time or self.newest not in steps:
-            self.newest, self.told_at, self.told_used = max(steps, default=None), now, used
+            self.newest, self.chosen_at, self.chosen_used = max(steps, default=None), now, used
         return self.progress | {"step": session.model.step, "newest": self.newest}
 
 

@@ -97,13 +97,13 @@ def test_pages_that_follow_use_a_small_share_of_the_time(
             clock.pass_time(0.01, work=0.01)
             return {"film": [[step, None] for step in range(int(clock.now) - 99)]}
 
-    follower, shown, told = Follower(), [], None
+    follower, shown, last = Follower(), [], None
     for _ in range(1000):
         newest = follower.look(Run(), is_training=True)["newest"]  # type: ignore[arg-type]
-        if newest != told:
+        if newest != last:
             shown.append(newest)
             clock.pass_time(0.3, work=0.3)
-        told = newest
+        last = newest
         clock.pass_time(1.0)
     seconds = clock.now - 100
     assert len(shown) > 0.5 * share * seconds / 0.3  # and yet they follow
