@@ -117,6 +117,7 @@ def shoot(tab: Page, url: str, state: str, scheme: str, path: Path) -> None:
     tab.emulate_media(color_scheme="dark" if scheme == "dark" else "light", reduced_motion="reduce")
     tab.goto(f"{url}?{path.stem}{state}")
     tab.wait_for_selector("main:not([aria-busy]) .stage > .layer > *")
+    tab.wait_for_load_state("networkidle")  # numbers that come after the picture itself
     tab.wait_for_timeout(150)  # fonts, and canvases that are drawn when their size is known
     tab.screenshot(path=path)
 
@@ -191,6 +192,7 @@ def film(browser: Browser, session: Session, path: Path) -> None:
     with served(session) as url:
         tab.add_init_script(f"({PAUSE})()")
         states = list(addresses(tab, url, session))
+        tab.wait_for_selector(".layer:not(.enter)")  # the first picture came in motion
         tab.wait_for_timeout(300)
         take(2 * HOLD)
         for _, state in [*states[1:], states[0]]:

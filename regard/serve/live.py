@@ -38,19 +38,25 @@ from regard.viewer.session import Session
 
 MAX_RATE = 100.0  # times the schedule's learning rate
 FIRST_FRAME = 600.0  # seconds that the page waits for the run's first frame
-SHARE = 0.08  # of one core, at most, is used for pages that follow the training
+SHARE = 0.02  # of one core, at most, is used for pages that follow the training
+IDLE_SHARE = 0.25  # the same while a core is idle
 LOOK_SHARE = 0.005  # of the time, at most, is used to look at its log and its film
 
 
+def is_core_idle() -> bool:
+    """Whether the last minute left one of the cores without work, on average."""
+    return os.getloadavg()[0] <= (os.cpu_count() or 1) - 1
+
+
 class Follower:
-    """What pages show that follow a training, so that they use a small share of the time: they are told of a
-    newer frame once this process has worked little enough since the one before, and of what the log has once
-    the time is long against that of reading it."""
+    """What pages show that follow a training, so that they use a small share of the time: a newer frame once
+    this process has worked little enough since the one before, and what the log has once the time since then
+    is long against that of reading it."""
 
     def __init__(self) -> None:
         self.progress: Json = {}
         self.newest: int | None = None
-        self.told_at = self.told_used = self.look_at = 0.0
+        self.chosen_at = self.chosen_used = self.look_at = 0.0
 
     def look(self, session: Session, is_training: bool) -> Json:
         """The progress of the run, with the newest frame that pages should show."""
@@ -59,9 +65,10 @@ class Follower:
             self.progress = session.progress()
             self.look_at = now + (time.process_time() - used) / LOOK_SHARE
         steps = [step for step, _ in self.progress["film"]]
-        has_time = used - self.told_used <= SHARE * (now - self.told_at)
+        share = IDLE_SHARE if is_core_idle() else SHARE
+        has_time = used - self.chosen_used <= share * (now - self.chosen_at)
         if not is_training or has_time or self.newest not in steps:
-            self.newest, self.told_at, self.told_used = max(steps, default=None), now, used
+            self.newest, self.chosen_at, self.chosen_used = max(steps, default=None), now, used
         return self.progress | {"step": session.model.step, "newest": self.newest}
 
 

@@ -82,7 +82,7 @@ def test_frames_take_a_small_share_of_the_time(
     one = Film(tmp_path / "out", run.model)
     merge, write = film.lora.merge, film.write_tensors
     monkeypatch.setattr(film.lora, "merge", lambda model: (work(0.2), merge(model))[1])
-    monkeypatch.setattr(film, "write_tensors", lambda *given, **more: (work(0.3), write(*given, **more)))
+    monkeypatch.setattr(film, "write_tensors", lambda *args, **more: (work(0.3), write(*args, **more)))
     frames = 0
     for step in range(3000):
         if one.is_due():

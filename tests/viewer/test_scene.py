@@ -122,13 +122,16 @@ def test_the_page_opens_on_the_scene_with_torchs_numbers(tab, kind):
 @pytest.mark.parametrize("kind", slow_after(3, ["gpt", "vit", "lstm", "transformer", "t5", "captioner"]))
 def test_what_is_drawn_fills_the_window_and_no_chip_is_cut_off(tab, kind):
     it = tab(kind)
+    attention, head, weights = opening(kind)
+    cell = f"{attention['name']}.scores:{head},{len(weights) - 1},0"
+    depths = {"model": "", "block": "&depth=block", "head": "&depth=head", "number": f"&cell={cell}"}
+    if kind != "captioner":  # its scores are no product
+        depths["product"] = "&depth=product"
     for width, height in SIZES:
         it.page.set_viewport_size({"width": width, "height": height})
-        for depth in ("", "&depth=block", "&depth=head", "&depth=product"):
-            if kind == "captioner" and depth == "&depth=product":  # its scores are no product
-                continue
-            it.turn(f"#view=look{depth}")
-            it.page.wait_for_selector(f".layer.{depth[7:] or 'model'}:only-child > *")
+        for depth, address in depths.items():
+            it.turn(f"#view=look{address}")
+            it.page.wait_for_selector(f".layer.{depth}:only-child > *")
             assert it.page.evaluate(SHARE) >= 0.6, (width, depth)
             assert it.page.evaluate("document.documentElement.scrollWidth") <= width
             widths = "all => all.map(b => [b.scrollWidth, b.clientWidth])"

@@ -99,18 +99,9 @@ def test_no_line_of_a_long_text_is_cut(tab, width, monkeypatch):
         for token in (100, 137, 0):
             it.turn(f"#view=look&token={token}")
             it.page.wait_for_selector(f"#strip-text-{token}[aria-pressed=true]")
-            seen = it.page.evaluate(CUT)
-            assert seen["cut"] == 0, token
-            assert token == 0 or seen["hidden"] > 0
-
-
-def test_panels_on_a_phone_stand_in_one_row(tab):
-    it = tab("transformer", "#view=look", viewport={"width": 390, "height": 844})
-    places = it.page.eval_on_selector_all(
-        "#views .panels a", "all => all.map((e) => [e.offsetLeft, e.offsetLeft + e.offsetWidth, e.offsetTop])"
-    )
-    assert len({top for _, _, top in places}) == 1
-    assert all(right <= left for (_, right, _), (left, _, _) in itertools.pairwise(places))
+            lines = it.page.evaluate(CUT)
+            assert lines["cut"] == 0, token
+            assert token == 0 or lines["hidden"] > 0
 
 
 def test_a_mark_says_where_tokens_are_left_out(tab, monkeypatch):
@@ -167,3 +158,35 @@ def test_numbers_in_cells_can_be_read_on_every_colour(tab, scheme):
     contrasts = tab("gpt", "#view=look", color_scheme=scheme).page.evaluate(CONTRASTS)
     assert len(contrasts) == 2 * 256
     assert min(contrasts) >= 4.5
+
+
+NEIGHBOURS = """async () => {
+  const { drawMatrix } = await import("/page/scene_paint.js");
+  const data = Float32Array.from([-16.88, -99.94, -123.4, -9.994, -0.5, -1234]);
+  const tensor = { shape: [1, 6], data };
+  const layer = document.querySelector(".layer");
+  layer.append(...drawMatrix({ title: "", tensor, numbers: true }, { x: 0, y: 40, width: 264, height: 18 }));
+  const texts = [...layer.querySelectorAll(".cell-numbers text")].slice(-6);
+  return texts.map((e) => [e.textContent, e.getBoundingClientRect().left, e.getBoundingClientRect().right]);
+}"""
+
+
+def test_large_numbers_in_cells_do_not_touch(tab):
+    """In cells as narrow as those with numbers may be."""
+    texts = tab("gpt", "#view=look").page.evaluate(NEIGHBOURS)
+    assert [text for text, _, _ in texts] == ["−16.9", "−99.9", "−123", "−9.99", "−0.50", "−1234"]
+    assert all(right < left for (_, _, right), (_, left, _) in itertools.pairwise(texts))
+
+
+def test_the_terms_of_a_sum_fit_a_phone(tab):
+    """All columns, also above a row that sums up many smaller terms."""
+    model = reader("write", "gpt", depth=1, heads=1, dim=96)
+    with serve_session(Session(model, WORDS)) as server:
+        it = tab(
+            server.url,
+            "#view=look&cell=blocks.0.attn.scores:0,4,2",
+            viewport={"width": 390, "height": 844},
+        )
+        it.page.wait_for_selector(".cell tbody th[colspan]")
+        room = it.page.eval_on_selector(".cell .scroll", "one => [one.scrollWidth, one.clientWidth]")
+        assert room[0] <= room[1]

@@ -150,8 +150,8 @@ function termsTable(app, { head, terms, last: lastTitle = "term" }) {
     term.parts.map(({ value, link }) => numberCell(app, value, link)),
     h("td", {}, formatNumber(term.value))));
   if (rest.length) {
-    rows.push(h("tr", {}, h("th", { scope: "row" }, `${rest.length} smaller ones`),
-      h("td"), h("td"), h("td", {}, formatNumber(totalOf(rest)))));
+    rows.push(h("tr", {}, h("th", { scope: "row", colspan: head.length }, `${rest.length} smaller ones`),
+      h("td", {}, formatNumber(totalOf(rest)))));
   }
   return h("div", { class: "scroll", tabindex: "0" }, h("table", {},
     h("thead", {}, h("tr", {}, [...head, lastTitle].map((word) => h("th", { scope: "col" }, word)))),

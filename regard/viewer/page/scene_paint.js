@@ -137,7 +137,8 @@ function frameSpan(i, many, few, pixels) {
 }
 
 /** A number as short as a cell. @param {number} x */
-const formatCell = (x) => x.toFixed(Math.abs(x) < 99.995 ? 2 : 0).replace("-", "−");
+const formatCell = (x) =>
+  x.toFixed(Math.abs(x) < 9.995 ? 2 : Math.abs(x) < 99.95 ? 1 : 0).replace("-", "−");
 
 /** @type {(matrix: Matrix, width: number, height: number) => any} */
 function cellNumbers(matrix, width, height) {
