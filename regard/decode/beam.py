@@ -16,6 +16,7 @@ from regard.decode.cpu_beams import branch
 from regard.errors import UserError
 
 NO_TOKEN = -1  # after the end of a finished hypothesis
+GROUPED = 32  # numbers, of which the highest one is looked at first
 MAX_EXPONENT = 80.0  # exp of it and of its negative are normal numbers in float32
 
 
@@ -106,9 +107,22 @@ def best_candidates(sums: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor
     are chosen first, as few numbers have to be added to its sum then.
     """
     K, V = log_p.shape[1:]
-    best, tokens = log_p.topk(min(2 * K, V))  # (B, K, 2 K)
+    best, tokens = highest(log_p, min(2 * K, V))  # (B, K, 2 K)
     top, index = (sums[:, :, None] + best).flatten(1).topk(min(2 * K, K * V))  # (B, C)
     return top, index // best.shape[2], tokens.flatten(1).gather(1, index)
+
+
+def highest(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """`x.topk(n)` of long rows (..., V): the highest numbers are in the n groups with the highest maxima."""
+    m = x.shape[-1] // GROUPED  # groups; group j has the numbers j, j + m, ...
+    if m <= 2 * n:
+        return x.topk(n)
+    groups = x[..., : GROUPED * m].unflatten(-1, (GROUPED, m)).amax(-2).topk(n).indices  # (..., n)
+    rest = torch.arange(GROUPED * m, x.shape[-1], device=x.device).expand(*x.shape[:-1], -1)
+    members = groups[..., None] + torch.arange(0, GROUPED * m, m, device=x.device)  # (..., n, GROUPED)
+    index = torch.cat([members.flatten(-2), rest], -1)
+    best, places = x.gather(-1, index).topk(n)
+    return best, index.gather(-1, places)
 
 
 def make_hypotheses(texts: Tensor, scores: Tensor, ends: Sequence[int]) -> list[Hypothesis]:
