@@ -46,7 +46,7 @@ def beam_search(
     vocab: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the best hypotheses for each row, best first, from the result of `model.start`; `step` is the
-    model's.
+    model's, whose logits may be changed.
 
     A hypothesis' length counts its end token. One that reaches max_new_tokens without an end counts as
     finished. A row is finished when none of its live beams can still beat the worst of its finished
@@ -94,10 +94,15 @@ def beam_search(
         state.reorder((left[:, None] * K + parents[left]).flatten())
         rows, sums, texts, finished, scores = (x[left] for x in (rows, sums, texts, finished, scores))
         logits, state = step(texts[:, :, -1].reshape(-1, 1), state)
-        log_p = logits.float().log_softmax(-1).view(len(left), K, V)
+        log_p = log_softmax(logits.float()).view(len(left), K, V)
     if not all(hypotheses):
         raise UserError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
     return hypotheses
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """On a CPU in the logits' memory: fresh memory takes longer than the work."""
+    return torch.log_softmax(logits, -1, out=logits if logits.device.type == "cpu" else None)
 
 
 def best_candidates(sums: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -78,14 +78,14 @@ class RoomyKVCache(KVCache):
 
     def reorder(self, rows: Tensor) -> None:
         if self._room is None:
-            return super().reorder(rows)
-        S = self.length
-        self.keep([room.index_select(0, rows) for room in self._room], S)
+            super().reorder(rows)
+        else:
+            self.keep([room.index_select(0, rows) for room in self._room], self.length)
 
     def choose(self, index: Tensor) -> None:
         """Keep the positions index (B, n) of each row."""
         assert self._kv is not None
-        (B, n), (_, G, S, d) = index.shape, self._kv[0].shape
+        (B, n), (G, d) = index.shape, self._kv[0].shape[1::2]
         rooms = []
         for x in self._room or self._kv:
             rows = torch.arange(B * G).view(B, G, 1) * x.shape[2] + index[:, None]  # (B, G, n)

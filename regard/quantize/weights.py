@@ -154,7 +154,7 @@ class Int8Weight(SmallWeight):
     rounding errors of the first: a single large number in a row, as in language models, would otherwise take
     the bits of all others. The weights are read once for both. Sums of integers are exact.
     The parts are integers (N, K) and scales (N,): W = scale · integers. An embedding that is also the output
-    layer stays unpacked, so that there is one copy of it.
+    layer keeps its parts, and is packed besides only where somebody asks for it.
     """
 
     name = "int8"
@@ -341,8 +341,9 @@ def multiply_unpacked(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
     """x Wᵀ of such inputs, slower than packed ones, but without a second copy of the integers."""
     x, W = x.round().to(torch.int8), q.t()
     few = len(x) <= 2 and W.numel() <= CACHED  # a row at a time is faster then
-    y = torch.cat([torch._int_mm(row, W) for row in x.split(1)]) if few else torch._int_mm(x, W)
-    return y.float().mul_(scale)
+    integers = torch.cat([torch._int_mm(row, W) for row in x.split(1)]) if few else torch._int_mm(x, W)
+    y = integers.view(torch.float32)  # in the same memory: fresh memory takes longer than the product
+    return y.copy_(integers).mul_(scale)
 
 
 def pack_int4(q: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
