@@ -48,7 +48,7 @@ class BeamState(State):
             self.attention_mask = self.attention_mask.repeat_interleave(beams, 0)  # (B K, S)
         self.attended = torch.ones(sequences * beams, self.read, dtype=torch.bool)  # by each row (B K, C)
         self.places = torch.arange(self.read).expand(sequences, -1)  # the columns' positions (B, C)
-        self.most = self.read + FEW * beams  # columns, until those that no beam attends to are dropped
+        self.limit = self.read + FEW * beams  # columns, until those that no beam attends to are dropped
 
     @property
     def length(self) -> int:
@@ -66,7 +66,7 @@ class BeamState(State):
         if self.attention_mask is not None:
             self.attention_mask = self.attention_mask[rows]
         self.attended = self.attended[rows]
-        if self.attended.shape[1] > self.most:
+        if self.attended.shape[1] > self.limit:
             self.drop_columns()
 
     def drop_columns(self) -> None:
@@ -74,15 +74,15 @@ class BeamState(State):
         attended = self.attended.unflatten(0, (-1, self.beams))  # (B, K, C)
         by_any = attended.any(1)  # (B, C)
         C, n = by_any.shape[1], int(by_any.sum(1).amax())
-        self.most = n + n // 2 + FEW * self.beams
+        self.limit = n + n // 2 + FEW * self.beams
         if 3 * n > 2 * C:
             return
-        kept = by_any.byte().argsort(dim=1, descending=True, stable=True)[:, :n]  # (B, n)
+        index = by_any.byte().argsort(dim=1, descending=True, stable=True)[:, :n]  # (B, n)
         for cache in self.layers:
             assert isinstance(cache, RoomyKVCache)
-            cache.choose(kept)
-        self.attended = attended.gather(2, kept[:, None].expand(-1, self.beams, -1)).flatten(0, 1)
-        self.places = self.places.gather(1, kept)
+            cache.choose(index)
+        self.attended = attended.gather(2, index[:, None].expand(-1, self.beams, -1)).flatten(0, 1)
+        self.places = self.places.gather(1, index)
 
     def begin_step(self) -> None:
         """The next step: row i writes the column of its beam."""

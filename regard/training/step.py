@@ -15,6 +15,7 @@ from regard.training.config import TrainConfig
 from regard.training.fp8 import use_fp8
 from regard.training.graphs import Graphs, set_value
 from regard.training.joint import join_products
+from regard.training.lean import use_fewer_operations
 from regard.training.machine import OUT_OF_MEMORY
 from regard.training.objective import Objective
 from regard.training.optimizers import make_optimizers
@@ -43,10 +44,13 @@ class TrainStep:
         graphs = compilation.use_graphs(model, task, c, flops, device)
         self.few_shapes = graphs and not task.static_shapes
         task.weights_on(device)  # or the first step would be compiled with making them
+        compiled = compilation.should_compile(task, c, device, graphs)
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
-            if bf16 and compilation.should_compile(task, c, device, graphs):
+            if bf16 and compiled:
                 narrow_residuals(model)
+        elif device.type == "cpu" and not compiled:
+            use_fewer_operations(model)
         if c.precision == "fp8":
             use_fp8(model, device)
         if c.recompute:
