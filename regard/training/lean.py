@@ -34,10 +34,9 @@ class LeanNorm(nn.RMSNorm):
     """A norm before products, in their precision."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.eps is None:
+        if not self.training or self.eps is None or x.device.type != "cpu":
             return super().forward(x)
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
         y: Tensor = Normalize.apply(x, self.weight, self.eps, dtype)
         return y
 

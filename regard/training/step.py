@@ -44,13 +44,10 @@ class TrainStep:
         graphs = compilation.use_graphs(model, task, c, flops, device)
         self.few_shapes = graphs and not task.static_shapes
         task.weights_on(device)  # or the first step would be compiled with making them
-        compiled = compilation.should_compile(task, c, device, graphs)
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
-            if bf16 and compiled:
+            if bf16 and compilation.should_compile(task, c, device, graphs):
                 narrow_residuals(model)
-        elif device.type == "cpu" and not compiled:
-            use_fewer_operations(model)
         if c.precision == "fp8":
             use_fp8(model, device)
         if c.recompute:
@@ -58,6 +55,8 @@ class TrainStep:
         self.wrapped = distributed.wrap(objective, list(model.blocks), c.parallel, device, c.shard)  # type: ignore[arg-type]
         how = (task, c, device, graphs, self.few_shapes, report_failure)
         self.compiled = compilation.compile_where_it_pays(self.wrapped, *how)  # or `wrapped` itself
+        if self.compiled is self.wrapped:
+            self.do_without_compiling()
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
@@ -95,6 +94,10 @@ class TrainStep:
         for b in self.buffers:  # each process has updated its own buffers
             distributed.all_sum(b).div_(distributed.WORLD)
         return True
+
+    def do_without_compiling(self) -> None:
+        if self.device.type == "cpu":
+            use_fewer_operations(self.model)
 
     def highest_lr(self) -> float:
         """The highest learning rate of all parameters."""
@@ -176,5 +179,6 @@ class TrainStep:
             problem = error
         self.report_failure("torch.compile", problem)
         self.compiled = self.wrapped
+        self.do_without_compiling()
         self.drop_gradient()
         return self.compute_gradient(batches)
