@@ -39,7 +39,7 @@ class TrainStep:
         c, model, task = config, objective.model, objective.task
         self.config, self.model, self.device, self.step = config, model, device, 0
         self.report_failure, self.is_interrupted = report_failure, is_interrupted
-        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+        self.bf16, self.autocast = bf16, torch.autocast(device.type, torch.bfloat16, enabled=bf16)
         compilation.check_kernels(device, report_failure)
         graphs = compilation.use_graphs(model, task, c, flops, device)
         self.few_shapes = graphs and not task.static_shapes
@@ -96,7 +96,8 @@ class TrainStep:
         return True
 
     def do_without_compiling(self) -> None:
-        if self.device.type == "cpu":
+        """In float32 nothing changes: runs of earlier versions go on bit for bit."""
+        if self.device.type == "cpu" and self.bf16:
             use_fewer_operations(self.model)
 
     def highest_lr(self) -> float:
