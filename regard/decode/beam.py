@@ -16,6 +16,7 @@ from regard.decode.cpu_beams import branch
 from regard.errors import UserError
 
 NO_TOKEN = -1  # after the end of a finished hypothesis
+GROUPED = 32  # numbers, of which the highest one is looked at first
 MAX_EXPONENT = 80.0  # exp of it and of its negative are normal numbers in float32
 
 
@@ -45,7 +46,7 @@ def beam_search(
     vocab: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the best hypotheses for each row, best first, from the result of `model.start`; `step` is the
-    model's.
+    model's, whose logits may be changed.
 
     A hypothesis' length counts its end token. One that reaches max_new_tokens without an end counts as
     finished. A row is finished when none of its live beams can still beat the worst of its finished
@@ -93,10 +94,15 @@ def beam_search(
         state.reorder((left[:, None] * K + parents[left]).flatten())
         rows, sums, texts, finished, scores = (x[left] for x in (rows, sums, texts, finished, scores))
         logits, state = step(texts[:, :, -1].reshape(-1, 1), state)
-        log_p = logits.float().log_softmax(-1).view(len(left), K, V)
+        log_p = log_softmax(logits.float()).view(len(left), K, V)
     if not all(hypotheses):
         raise UserError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
     return hypotheses
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """On a CPU in the logits' memory: fresh memory takes longer than the work."""
+    return torch.log_softmax(logits, -1, out=logits if logits.device.type == "cpu" else None)
 
 
 def best_candidates(sums: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,9 +112,22 @@ def best_candidates(sums: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor
     are chosen first, as few numbers have to be added to its sum then.
     """
     K, V = log_p.shape[1:]
-    best, tokens = log_p.topk(min(2 * K, V))  # (B, K, 2 K)
+    best, tokens = highest(log_p, min(2 * K, V))  # (B, K, 2 K)
     top, index = (sums[:, :, None] + best).flatten(1).topk(min(2 * K, K * V))  # (B, C)
     return top, index // best.shape[2], tokens.flatten(1).gather(1, index)
+
+
+def highest(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """`x.topk(n)` of long rows (..., V): the highest numbers are in the n groups with the highest maxima."""
+    m = x.shape[-1] // GROUPED  # groups; group j has the numbers j, j + m, ...
+    if m <= 2 * n:
+        return x.topk(n)
+    groups = x[..., : GROUPED * m].unflatten(-1, (GROUPED, m)).amax(-2).topk(n).indices  # (..., n)
+    rest = torch.arange(GROUPED * m, x.shape[-1], device=x.device).expand(*x.shape[:-1], -1)
+    members = groups[..., None] + torch.arange(0, GROUPED * m, m, device=x.device)  # (..., n, GROUPED)
+    index = torch.cat([members.flatten(-2), rest], -1)
+    best, places = x.gather(-1, index).topk(n)
+    return best, index.gather(-1, places)
 
 
 def make_hypotheses(texts: Tensor, scores: Tensor, ends: Sequence[int]) -> list[Hypothesis]:

@@ -76,6 +76,28 @@ class RoomyKVCache(KVCache):
         self._kv = keys.narrow(2, 0, S), values.narrow(2, 0, S)
         return self._kv
 
+    def reorder(self, rows: Tensor) -> None:
+        if self._room is None:
+            super().reorder(rows)
+        else:
+            self.keep([room.index_select(0, rows) for room in self._room], self.length)
+
+    def choose(self, index: Tensor) -> None:
+        """Keep the positions index (B, n) of each row."""
+        assert self._kv is not None
+        (B, n), (G, d) = index.shape, self._kv[0].shape[1::2]
+        rooms = []
+        for x in self._room or self._kv:
+            rows = torch.arange(B * G).view(B, G, 1) * x.shape[2] + index[:, None]  # (B, G, n)
+            chosen = x.reshape(-1, d).index_select(0, rows.flatten()).view(B, G, n, d)
+            rooms.append(make_room(chosen, n))
+        self.keep(rooms, n)
+
+    def keep(self, rooms: list[Tensor], S: int) -> None:
+        """Use these rooms, of which S positions are filled."""
+        k, v = rooms
+        self._room, self._kv = (k, v), (k.narrow(2, 0, S), v.narrow(2, 0, S))
+
     def remove(self, count: int) -> None:
         """Forget the last positions; their room stays."""
         if self._kv is not None and count:

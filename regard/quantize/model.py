@@ -7,10 +7,19 @@ from torch import Tensor, nn
 
 from regard.memory import allocator
 from regard.models.base import LanguageModel
-from regard.quantize.weights import GROUP, WEIGHTS, BFloat16Weight, Int4Weight, Int8Weight, SmallWeight
+from regard.quantize.weights import (
+    GROUP,
+    WEIGHTS,
+    BFloat16Weight,
+    Int4Weight,
+    Int8Weight,
+    SmallWeight,
+    pack_int8,
+)
 
 PRECISIONS = tuple(WEIGHTS)
 FEWEST = 16  # outputs: a head with few classes takes no time, and is not quantised
+LARGEST_COPY = 2**24  # integers of an output layer that is worth a second, packed copy
 SCALE = ".scale"  # the end of the name of a weight's scales in a file
 
 
@@ -38,7 +47,17 @@ def quantize_model(model: nn.Module, dtype: str) -> None:
     for _, m, looks_up in layers(model):
         if not is_small(m):
             set_weight(m, shrink(m.weight, dtype, looks_up), looks_up)  # type: ignore[arg-type]
+    pack_outputs(model)
     allocator.release()
+
+
+def pack_outputs(model: nn.Module) -> None:
+    """Give output layers that are also embeddings a packed copy, which multiplies a few rows up to twice as
+    fast; large ones, which would take most memory, stay as they are."""
+    for m in model.modules():
+        weight = m.output if isinstance(m, LanguageModel) else None
+        if isinstance(weight, Int8Weight) and weight.parts and weight.numel() <= LARGEST_COPY:
+            weight.packed = pack_int8(*weight.parts)
 
 
 def pack_layers(model: nn.Module) -> None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.nn import functional as F
 
 GROUP = 32  # inputs whose four-bit weights share a scale, as in most GGUF files
@@ -153,7 +154,7 @@ class Int8Weight(SmallWeight):
     rounding errors of the first: a single large number in a row, as in language models, would otherwise take
     the bits of all others. The weights are read once for both. Sums of integers are exact.
     The parts are integers (N, K) and scales (N,): W = scale · integers. An embedding that is also the output
-    layer stays unpacked, so that there is one copy of it.
+    layer keeps its parts, and is packed besides only where somebody asks for it.
     """
 
     name = "int8"
@@ -165,30 +166,30 @@ class Int8Weight(SmallWeight):
         return cls((W / scale.clamp(min=1e-30)[:, None]).round_().to(torch.int8), scale)
 
     def prepare(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of integers, the first one of each row before all second ones; the largest number of each row;
-        and which of them have a second one."""
-        largest = torch.maximum(x.abs().amax(-1, keepdim=True), TINY)
-        steps = x * (LEVEL / largest)
+        """Rows of integers, the first one of each row before all second ones; what a step of the integers of
+        each row stands for; and which of them have a second one."""
+        step = torch.maximum(x.abs().amax(-1, keepdim=True), TINY).div_(LEVEL)
+        steps = x / step
         first = steps.round()
         errors = steps.sub_(first)
-        (rough,) = (errors.norm(dim=-1) > first.norm(dim=-1).mul_(ROUGH)).nonzero(as_tuple=True)
+        limits = vector_norm(first, 2.0, -1).mul_(ROUGH)
+        (rough,) = (vector_norm(errors, 2.0, -1) > limits).nonzero(as_tuple=True)
         if len(rough):  # the errors, with the same resolution
             first = torch.cat([first, (errors if len(rough) == len(x) else errors[rough]).mul_(FINER)])
-        return first, largest, rough
+        return first, step, rough
 
     def product(self, prepared: tuple[Tensor, Tensor, Tensor], bias: Tensor | None = None) -> Tensor:
-        rows, largest, rough = prepared
+        rows, step, rough = prepared
         if self.packed is None and not HAS_UNPACKED:
             self.packed = pack_int8(*self.parts)
         y = multiply_unpacked(rows, *self.parts) if self.packed is None else multiply_int8(rows, self.packed)
-        M = len(largest)
-        y, second = y[:M], y[M:]
-        if len(rough) == M:
-            y.addcmul_(second, COARSER)
-        elif len(rough):
-            y.index_copy_(0, rough, y[rough].addcmul_(second, COARSER))
-        y.mul_(largest / LEVEL)
-        return y if bias is None else y.add_(bias)
+        if len(rough):
+            y, second = y.tensor_split((len(step),))
+            if len(rough) == len(step):
+                y.addcmul_(second, COARSER)
+            else:
+                y.index_copy_(0, rough, y[rough].addcmul_(second, COARSER))
+        return y.mul_(step) if bias is None else torch.addcmul(bias, y, step)
 
     def rows(self, ids: Tensor) -> Tensor:
         q, scale = self.parts
@@ -329,7 +330,10 @@ def multiply_int8_plainly(x: Tensor, packed: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def multiply_int8_fast(x: Tensor, packed: Any) -> Tensor:
-    y: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(x, 1.0, LEVELS + 1, packed)
+    with torch._C.DisableTorchFunctionSubclass():  # asking the packed weights for it takes two exceptions
+        y: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
+            x, 1.0, LEVELS + 1, packed
+        )
     return y
 
 
@@ -337,8 +341,9 @@ def multiply_unpacked(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
     """x Wᵀ of such inputs, slower than packed ones, but without a second copy of the integers."""
     x, W = x.round().to(torch.int8), q.t()
     few = len(x) <= 2 and W.numel() <= CACHED  # a row at a time is faster then
-    y = torch.cat([torch._int_mm(row, W) for row in x.split(1)]) if few else torch._int_mm(x, W)
-    return y.float().mul_(scale)
+    integers = torch.cat([torch._int_mm(row, W) for row in x.split(1)]) if few else torch._int_mm(x, W)
+    y = integers.view(torch.float32)  # in the same memory: fresh memory takes longer than the product
+    return y.copy_(integers).mul_(scale)
 
 
 def pack_int4(q: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
@@ -367,8 +372,7 @@ def multiply_int4_plainly(x: Tensor, q: Tensor, scales: Tensor) -> Tensor:
 
 
 def multiply_int4_fast(x: Tensor, q: Tensor, scales: Tensor) -> Tensor:
-    y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, q, GROUP, scales)
-    return y
+    return torch._weight_int4pack_mm_for_cpu(x, q, GROUP, scales)
 
 
 multiply_int8: Callable[..., Tensor] = multiply_int8_fast if HAS_INT8 else multiply_int8_plainly

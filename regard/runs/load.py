@@ -26,6 +26,7 @@ from regard.quantize.model import (
     is_quantized,
     join_parts,
     pack_layers,
+    pack_outputs,
     quantize_model,
 )
 from regard.quantize.weights import SmallWeight
@@ -246,6 +247,7 @@ def load_module(
     module.load_state_dict(weights, assign=True)
     del weights  # the layers' own copies are in another order
     pack_layers(module)
+    pack_outputs(module)
     return module, config
 
 

@@ -16,6 +16,7 @@ from regard.training.dropout import drop_by_bytes
 from regard.training.fp8 import use_fp8
 from regard.training.graphs import Graphs, set_value
 from regard.training.joint import join_products
+from regard.training.lean import use_fewer_operations
 from regard.training.machine import OUT_OF_MEMORY
 from regard.training.objective import Objective
 from regard.training.optimizers import make_optimizers
@@ -39,7 +40,7 @@ class TrainStep:
         c, model, task = config, objective.model, objective.task
         self.config, self.model, self.device, self.step = config, model, device, 0
         self.report_failure, self.is_interrupted = report_failure, is_interrupted
-        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+        self.bf16, self.autocast = bf16, torch.autocast(device.type, torch.bfloat16, enabled=bf16)
         compilation.check_kernels(device, report_failure)
         graphs = compilation.use_graphs(model, task, c, flops, device)
         self.few_shapes = graphs and not task.static_shapes
@@ -56,6 +57,8 @@ class TrainStep:
         self.wrapped = distributed.wrap(objective, list(model.blocks), c.parallel, device, c.shard)  # type: ignore[arg-type]
         how = (task, c, device, graphs, self.few_shapes, report_failure)
         self.compiled = compilation.compile_where_it_pays(self.wrapped, *how)  # or `wrapped` itself
+        if self.compiled is self.wrapped:
+            self.do_without_compiling()
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
@@ -93,6 +96,11 @@ class TrainStep:
         for b in self.buffers:  # each process has updated its own buffers
             distributed.all_sum(b).div_(distributed.WORLD)
         return True
+
+    def do_without_compiling(self) -> None:
+        """In float32 nothing changes: runs of earlier versions go on bit for bit."""
+        if self.device.type == "cpu" and self.bf16:
+            use_fewer_operations(self.model)
 
     def highest_lr(self) -> float:
         """The highest learning rate of all parameters."""
@@ -174,5 +182,6 @@ class TrainStep:
             problem = error
         self.report_failure("torch.compile", problem)
         self.compiled = self.wrapped
+        self.do_without_compiling()
         self.drop_gradient()
         return self.compute_gradient(batches)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from regard.decode.beam import beam_search, penalize_length
+from regard.decode.beam import beam_search, highest, penalize_length
 from regard.decode.sampling import Sampling, beam_processor
 from regard.models import GPT, GPTConfig
 
@@ -249,3 +249,11 @@ class Uncached(Wrapped):
     def step(self, ids, state):
         state.texts = [[*t, i] for t, i in zip(state.texts, ids[:, 0].tolist(), strict=True)]
         return self.model(torch.tensor(state.texts))[:, -1], state
+
+
+@pytest.mark.parametrize("V", [5, 97, 32 * 7, 32 * 60 + 11])
+def test_the_highest_are_topks(V: int) -> None:
+    x = torch.randn(2, 3, V).masked_fill(torch.rand(2, 3, V) < 0.1, -math.inf)
+    best, index = highest(x, 4)
+    assert torch.equal(best, x.topk(4).values)
+    assert torch.equal(x.gather(2, index), best)

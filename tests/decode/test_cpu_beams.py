@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from helpers.decoders import MODEL_KINDS, PROMPTS, SOURCES, build
+from regard.decode import cpu_beams
 from regard.decode.beam import Hypothesis, beam_search
 from regard.decode.cpu_beams import MAX_BEAMS, BeamState, branch
 from regard.decode.cpu_steps import CPUStack
@@ -25,10 +26,15 @@ def start(kind: str) -> tuple[Any, torch.Tensor, Any]:
     return model, logits, state
 
 
+@pytest.mark.parametrize("later", [[[0, 1, 3, 2]] * 2, [[1, 1, 2, 2], [0, 1, 3, 2]]], ids=["apart", "joined"])
 @pytest.mark.parametrize("kind", MODEL_KINDS)
 @torch.inference_mode()
-def test_steps_are_those_of_copies(kind: str) -> None:
-    """Also after beams were chosen, after the second text has left, and in many steps."""
+def test_steps_are_those_of_copies(
+    kind: str, later: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after beams were chosen, after the second text has left, in many steps, and after columns that no
+    beam attends to were dropped."""
+    monkeypatch.setattr(cpu_beams, "FEW", 1)
     both = []
     for beams in (2, 1):
         model, _, state = start(kind)
@@ -37,12 +43,26 @@ def test_steps_are_those_of_copies(kind: str) -> None:
             state.run = None
             state.reorder(torch.arange(3).repeat_interleave(2))
         steps = []
-        for rows in ([1, 1, 2, 3, 5, 4], [1, 0, 5, 5], *[[0, 1, 3, 2]] * 16):
+        for rows in ([1, 1, 2, 3, 5, 4], [1, 0, 5, 5], *later * 8):
             ids = torch.arange(7, 7 + len(rows))[:, None]
             state.reorder(torch.tensor(rows))
             steps.append(model.step(ids, state)[0])
         both.append(torch.cat(steps))
     assert_close(both[0], both[1], rtol=1e-9, atol=1e-9)
+
+
+@torch.inference_mode()
+def test_beams_with_a_common_text_share_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_beams, "FEW", 1)
+    model, _, state = start("llama")
+    state = branch(state, 2, torch.arange(3))
+    before = state.length
+    for rows, columns in (([1, 1, 2, 2, 4, 5], 14), ([1, 1, 2, 2, 4, 4], 20)):
+        for _ in range(7):  # at first, the last two beams have no step in common
+            state.reorder(torch.tensor(rows))
+            model.step(torch.arange(7, 13)[:, None], state)
+        assert state.layers[0].length == state.places.shape[1] <= before + columns
+    assert state.length == before + 14
 
 
 def search(kind: str, shared: bool) -> list[list[Hypothesis]]:

@@ -132,6 +132,19 @@ def test_batched_or_alone_cached_or_not(family: str, dtype: str) -> None:
         assert (alone[0].score, float(log_p)) == (near, near)
 
 
+def test_output_layers_of_moderate_size_have_a_packed_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are embeddings, too; the answers are the same to the last bit."""
+    (small, large), ids = (build("gpt"), build("gpt")), torch.arange(3, 9)[None]
+    quantize_model(small, "int8")
+    monkeypatch.setattr("regard.quantize.model.LARGEST_COPY", 1)
+    quantize_model(large, "int8")
+    assert small.output.parts
+    assert small.output.packed is not None
+    assert large.output.packed is None
+    with torch.inference_mode():
+        assert torch.equal(small(ids), large(ids))
+
+
 def test_back_to_float32() -> None:
     model, small = build("gpt"), build("gpt")
     quantize_model(small, "int8")
