@@ -354,8 +354,8 @@ def memory_of(machine: Machine, cost: Cost, units: float, vocab: int, muon: bool
 
 
 def overhead(characters: int, steps: int) -> float:
-    """The bytes to encode texts, and of products for so many steps in bf16 whose shapes vary. Measured: SST-2
-    at dim 64 takes 0.47 GB in float32 and 0.78 in bf16; `write`, of one shape, 0.41 in bf16."""
+    """The bytes to encode texts, and of products for this many steps in bf16 whose shapes vary. SST-2 at
+    dim 64 takes 0.47 GB in float32 and 0.78 in bf16; `write`, of one shape, 0.41 in bf16."""
     return READING * min(1.0, characters / 3e6) + KERNELS * min(1.0, steps / 100)
 
 
