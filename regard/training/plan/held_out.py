@@ -12,7 +12,7 @@ from regard.training.plan.plan import Plan, rows_of, seconds_to_train
 from regard.training.plan.sizes import evaluation_seconds
 
 TEXTS = ("write", "fill", "restore")
-ENOUGH, LEAST = 2e6, 5e4  # characters: of so many, the mean loss differs by about 0.004, and by 0.02
+ENOUGH, LEAST = 2e6, 5e4  # characters: with this many, the mean loss differs by about 0.004, and by 0.02
 EVALUATION = 0.025  # of the time
 
 
@@ -31,7 +31,7 @@ def may_limit(task: str, section: Mapping[str, Any], paths: list[str]) -> bool:
 
 
 def limit_held_out(share: float, characters: int, plan: Plan | None = None) -> float:
-    """A share of texts with so many characters; given a plan with this share, one that it has time for."""
+    """A share of texts with this many characters; given a plan with this share, one that it has time for."""
     enough = ENOUGH
     if plan is not None and plan.request.machine is not None and plan.request.steps is None:
         seconds = evaluation_seconds(plan.request, plan.cost, rows_of(plan)[0])

@@ -12,15 +12,7 @@ from regard.training.plan.built_in import BUILT_IN
 from regard.training.plan.finetune import choose_weights
 from regard.training.plan.rules import Size
 from regard.training.plan.sizes import SHARE, Request, evaluation_seconds, fine_passes, scale_cost, sizes
-from regard.training.plan.speed import (
-    READING,
-    Cost,
-    Row,
-    cost_of,
-    free_units,
-    memory_of,
-    step_seconds,
-)
+from regard.training.plan.speed import Cost, Row, cost_of, free_units, memory_of, overhead, step_seconds
 
 STREAMS = ("write", "fill", "restore", "words")  # running text
 ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
@@ -138,7 +130,8 @@ class Plan:
         if (micro := self.get("train.micro")) is not None:
             batch = min(batch, micro * rows_of(self)[1].units)
         facts = self.request.facts
-        data = READING * min(1.0, facts.characters / 1e6) + facts.rows * facts.channels * facts.size**2
+        varies = self.get("train.precision") == "bf16" and self.request.task not in precision.STATIC
+        data = overhead(facts.characters, self.steps * varies) + facts.rows * facts.channels * facts.size**2
         step = memory_of(self.request.machine, self.cost, batch, vocab_of(self), self.by_muon)
         return step if self.request.gpu else step + data
 

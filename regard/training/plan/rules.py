@@ -14,7 +14,7 @@ from regard.training.plan.facts import Facts, Side
 
 DEFAULT_MINUTES = 5.0
 LARGER = 4.0  # times the best batch, which costs about 2 % of the loss (docs/plan.md)
-MANY, FASTEST = 600, 8.0  # steps; in fewer, Muon's rate is up to so many times as high
+MANY, FASTEST = 600, 8.0  # steps; in fewer, Muon's rate is up to FASTEST times as high
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ from regard.training.throughput import Stopwatch
 LARGEST = 0.5  # seconds that a step should take by the plan; of larger ones, fewer rows are timed
 BUDGET = 0.6  # seconds after which no other step is timed
 REPEATS = 4  # steps, of which the fastest counts; the first one of a process is slower
-HEAVIEST = 6e7  # weights of a model that is made for this; larger ones take longer than it is worth
-MATTERS = 1.1  # a plan is made again if its steps take so many times what it expected
+HEAVIEST = 6e7  # weights of a model that is made for this; larger ones take too long
+MATTERS = 1.1  # a plan is made again if its steps take MATTERS times what it expected
 SLOWEST = 4.0  # times what the formula expects, or a fourth of it: further off, the machine was disturbed
 BUSY = 1.5  # times its own time takes a step where other programs use the processors, too
 REMEMBERED = 500  # results

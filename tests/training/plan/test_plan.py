@@ -169,6 +169,23 @@ def test_every_recipe_has_a_plan() -> None:
             assert len(describe(chosen)) == 5
 
 
+def test_products_of_many_shapes_take_memory() -> None:
+    """In bf16, where the lengths of texts vary."""
+    pairs, text = (
+        [
+            make_plan(
+                Request(
+                    task, kind, {"train.minutes": 2, "model.dim": 64}, facts, known_machine("cpu2"), bf16=bf16
+                )
+            ).memory()
+            for bf16 in (False, True)
+        ]
+        for task, kind, facts in (("translate", "transformer", MULTI30K), ("write", "gpt", SHAKESPEARE))
+    )
+    assert pairs[1] - pairs[0] > 2e8
+    assert text[1] - text[0] < 1e8
+
+
 def test_the_same_request_the_same_plan() -> None:
     first, second = (plan("translate", MULTI30K, "h200", 5) for _ in range(2))
     assert first.settings == second.settings
