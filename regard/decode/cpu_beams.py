@@ -18,7 +18,7 @@ from regard.decode.cpu_steps import CPUStack, RoomyKVCache
 from regard.decode.ensemble import States
 
 MAX_BEAMS = 16  # beams; scores are computed for all of their columns, also of those that are not attended to
-FEW = 6  # steps, whose columns are not worth the work of dropping some
+FEW = 6  # steps, of whose columns none are dropped: it would take longer than it saves
 
 
 def branch(state: Any, beams: int, rows: Tensor) -> Any:

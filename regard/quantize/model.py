@@ -19,7 +19,7 @@ from regard.quantize.weights import (
 
 PRECISIONS = tuple(WEIGHTS)
 FEWEST = 16  # outputs: a head with few classes takes no time, and is not quantised
-LARGEST_COPY = 2**24  # integers of an output layer that is worth a second, packed copy
+LARGEST_COPY = 2**24  # integers of the largest output layer that has a second, packed copy
 SCALE = ".scale"  # the end of the name of a weight's scales in a file
 
 

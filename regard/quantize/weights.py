@@ -154,7 +154,7 @@ class Int8Weight(SmallWeight):
     rounding errors of the first: a single large number in a row, as in language models, would otherwise take
     the bits of all others. The weights are read once for both. Sums of integers are exact.
     The parts are integers (N, K) and scales (N,): W = scale · integers. An embedding that is also the output
-    layer keeps its parts, and is packed besides only where somebody asks for it.
+    layer keeps its parts, and is packed besides only where `pack_outputs` does so.
     """
 
     name = "int8"

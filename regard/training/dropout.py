@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-SIGNED = {8: torch.int8, 16: torch.int16}  # integers of so many bits
+SIGNED = {8: torch.int8, 16: torch.int16}  # integers by their number of bits
 
 
 def drop_by_bytes(model: nn.Module) -> None:
@@ -28,8 +28,8 @@ class BytesDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        # Equal calls would be merged into one, if nothing told them apart. Numbers that torch drew are never
-        # merged, and none at all cost nothing.
+        # Equal calls would be merged into one if nothing distinguished them. Numbers that torch drew are
+        # never merged, and none at all cost nothing.
         apart = torch.randint(2, (0,), device=x.device)
         y: Tensor = Drop.apply(x, random_bits(apart, x.shape, bits_for(self.p)), self.p)
         return y
@@ -40,7 +40,7 @@ def bits_for(p: float) -> int:
 
 
 def threshold(p: float, bits: int) -> int:
-    """The unsigned numbers of so many bits below this one are a share p of all."""
+    """The unsigned numbers of `bits` bits that are below this one are a share p of all."""
     return round(p * 2**bits)
 
 
